@@ -1,0 +1,103 @@
+//! `manyheads`: train Vision Transformers, resume them, evaluate them.
+
+mod eval;
+mod info;
+mod resume;
+mod train;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use manyheads_trainer::{DeviceName, Error, Outcome, Result};
+
+// Every tensor operation allocates its result. The system's allocator gives large blocks back at once and takes them again page
+// by page, which costs a third of a training step on the CPU.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Train Vision Transformers with softmax, linear and Hydra attention: one binary, no Python.
+#[derive(Parser)]
+#[command(version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Train(train::Args),
+    Resume(resume::Args),
+    Eval(eval::Args),
+    Info(info::Args),
+}
+
+fn main() -> ExitCode {
+    // clap itself leaves with code 2 where the command line is wrong.
+    let result = match Cli::parse().command {
+        Command::Train(args) => train::run(args),
+        Command::Resume(args) => resume::run(args),
+        Command::Eval(args) => eval::run(args),
+        Command::Info(args) => info::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(error.exit_code() as u8)
+        }
+    }
+}
+
+/// For clap: a device's name.
+fn device(name: &str) -> std::result::Result<DeviceName, String> {
+    DeviceName::parse(name)
+}
+
+/// Writes to stdout. A reader that has left is not our failure.
+fn print(text: impl std::fmt::Display) -> Result<()> {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::Failed(format!("cannot write to standard output: {e}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tells how a run ended.
+fn tell(outcome: &Outcome, json: bool) -> Result<ExitCode> {
+    match outcome {
+        Outcome::Finished(summary) => {
+            let (last, best) = (&summary.last, &summary.best);
+            let run = summary.run.display();
+            if json {
+                print(serde_json::json!({
+                    "run": summary.run, "step": summary.step, "finished": true,
+                    "top1": last.top1, "top5": last.top5, "loss": last.loss, "n": last.n,
+                    "best": {"step": best.step, "top1": best.top1}, "skipped": summary.skipped,
+                }))?;
+            } else {
+                if summary.skipped > 0 {
+                    print(format!(
+                        "{} times an image was left out because it could not be read; see {run}/metrics.jsonl",
+                        summary.skipped
+                    ))?;
+                }
+                print(format!(
+                    "top-1 {:.2} % | top-5 {:.2} % | loss {:.4} | n {} (best top-1 {:.2} % at step {})\nevaluate again with: manyheads eval {run}",
+                    last.top1, last.top5, last.loss, last.n, best.top1, best.step
+                ))?;
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Outcome::Interrupted { run, step } => {
+            if json {
+                print(serde_json::json!({"run": run, "step": step, "finished": false}))?;
+            } else {
+                eprintln!("stopped after step {step}; the state is saved. Continue with: manyheads resume {}", run.display());
+            }
+            Ok(ExitCode::from(130))
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Files that are no images: an error by name, or counted and listed where the configuration says so.
+
+mod support;
+
+use std::fs;
+
+use support::{Place, losses, metrics};
+
+const RUN: &str = "[train]\nepochs = 2\nbatch_size = 8\naccumulate = 2\n[log]\nevery_steps = 1\n";
+
+fn truncate(place: &Place, file: &str) {
+    let path = place.path(file);
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+}
+
+#[test]
+fn one_broken_image_fails_by_name_or_is_left_out_counted_and_listed() {
+    let place = Place::new();
+    place.images(8, 2);
+    truncate(&place, "train/class3/0002.png");
+    place.config(RUN);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(1).says(&["class3/0002.png"]);
+    let skip = |out: &str, workers: &str| {
+        let workers = format!("data.workers={workers}");
+        let args =
+            ["train", "tiny.toml", "--device", "cpu", "--out", out, "--set", "data.bad_image=skip", "--set", &workers, "--json"];
+        place.run(&args).expect(0).json()
+    };
+    let result = skip("b", "2");
+    assert_eq!(result["skipped"], 2, "once an epoch");
+    let lines = metrics(&place.path("b"));
+    let events: Vec<_> = lines.iter().filter(|line| line["kind"] == "event").collect();
+    assert_eq!(events.len(), 2);
+    for event in events {
+        assert_eq!(event["event"], "bad-image");
+        assert!(event["path"].as_str().unwrap().ends_with("class3/0002.png"));
+        assert!(event["reason"].as_str().unwrap().len() > 5);
+    }
+    let images: u64 = lines.iter().filter(|line| line["kind"] == "train").map(|line| line["images"].as_u64().unwrap()).sum();
+    assert_eq!(images, 2 * 79);
+    skip("c", "0");
+    support::assert_same_end(&place.path("b"), &place.path("c"));
+}
+
+/// The evaluation counts what it saw and says what it did not see.
+#[test]
+fn a_broken_held_out_image_is_not_counted_and_is_told() {
+    let place = Place::new();
+    place.images(4, 3);
+    place.config("[train]\nepochs = 1\nbatch_size = 8\naccumulate = 1\n");
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
+    truncate(&place, "val/class0/0001.png");
+    fs::write(place.path("val/class1/0001.png"), "not an image").unwrap();
+    place.run(&["eval", "run"]).expect(1).says(&["val/class0/0001.png"]);
+    let done = place.run(&["eval", "run", "--set", "data.bad_image=skip", "--json"]).expect(0);
+    assert_eq!((&done.json()["n"], &done.json()["skipped"]), (&28.into(), &2.into()));
+    done.says(&["class0/0001.png", "class1/0001.png"]);
+}
+
+/// timm#1081: labels of a flat folder are noise.
+#[test]
+fn wrong_folders_are_explained() {
+    let place = Place::new();
+    place.images(2, 2);
+    place.config(RUN);
+    place.run(&["train", "tiny.toml", "--set", "data.val=train/class0"]).expect(1).says(&["train/class0", "sub-folder"]);
+    place.run(&["train", "tiny.toml", "--set", "data.train=nowhere"]).expect(1).says(&["nowhere"]);
+    fs::rename(place.path("val/class9"), place.path("val/classX")).unwrap();
+    place.run(&["train", "tiny.toml"]).expect(1).says(&["class9", "classX"]);
+    assert!(!place.path("runs").exists());
+}
+
+/// deit#29: a loss that is not finite must stop the run before it is saved.
+#[test]
+fn a_diverging_run_stops_naming_step_and_images() {
+    let place = Place::new();
+    place.images(8, 2);
+    place.config(RUN);
+    let sets = ["optimizer.learning_rate=1e30", "schedule.warmup_epochs=0", "optimizer.clip_norm=0", "train.epochs=20"];
+    let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "run"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    place.run(&args).expect(1).says(&["step ", "Images of the step", "learning_rate"]);
+    assert!(losses(&place.path("run")).iter().all(|loss| loss.is_finite()));
+}

@@ -1,0 +1,297 @@
+//! A run that is killed, stopped, or starved of disk goes on as if nothing had happened.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use support::{Done, Place, assert_same_end, losses, metrics, steps};
+
+const SCHEDULE: &str = r#"
+[train]
+epochs = 6
+batch_size = 8
+accumulate = 2
+drop_last = false
+
+[checkpoint]
+every_steps = 2
+every_epochs = 0
+keep = 3
+
+[log]
+every_steps = 3
+"#;
+
+/// A small deterministic generator for moments and bits; the tests' own, so that they have nothing to share with the program.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = std::process::Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status();
+    assert!(status.expect("kill runs").success());
+}
+
+/// Waits until the run's metrics have `lines` lines, so that a signal meets it at work.
+fn wait_for_lines(run: &Path, lines: usize) {
+    let start = Instant::now();
+    while fs::read_to_string(run.join("metrics.jsonl")).map_or(0, |text| text.lines().count()) < lines {
+        assert!(start.elapsed() < Duration::from_secs(120), "the run writes no metrics");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn killed_at_ten_random_moments_it_ends_as_the_unbroken_run() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    let start = Instant::now();
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    let whole = start.elapsed();
+
+    let mut random = Random(2);
+    let mut kills = 0;
+    let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "broken"];
+    // Moments spread over what is left; a process that comes to its end before its moment is one kill less, so more are tried.
+    let finished = loop {
+        let mut child = place.start(&args);
+        // A third of the kills hit the writing of a checkpoint: they wait for the folder that is being written.
+        if random.below(3) == 0 {
+            let deadline = Instant::now() + whole;
+            while !writing(&place.path("broken")) && Instant::now() < deadline && child.try_wait().unwrap().is_none() {}
+        } else {
+            std::thread::sleep(whole.mul_f64(random.below(1000) as f64 / 1000.0 * 0.4));
+        }
+        if child.try_wait().unwrap().is_none() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            kills += 1;
+        } else {
+            break Done::from(child.wait_with_output().unwrap());
+        }
+        // Killed before its folder was there, it has to be started again; afterwards it is resumed.
+        if place.path("broken/config.toml").exists() {
+            args = vec!["resume", "broken", "--device", "cpu"];
+        } else {
+            let _ = fs::remove_dir_all(place.path("broken"));
+        }
+        if kills == 10 {
+            break place.run(&args);
+        }
+    };
+    finished.expect(0);
+    // The run is long enough that ten kills fit in; if not, this test tests too little.
+    assert!(kills >= 8, "only {kills} kills met the run");
+    assert_same_end(&place.path("whole"), &place.path("broken"));
+    assert_eq!(steps(&place.path("whole")), steps(&place.path("broken")));
+    for leftover in fs::read_dir(place.path("broken/checkpoints")).unwrap() {
+        let name = leftover.unwrap().file_name();
+        assert!(!name.to_string_lossy().starts_with('.'), "{name:?} is left over");
+    }
+}
+
+fn writing(run: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(run.join("checkpoints")) else { return false };
+    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".writing"))
+}
+
+#[test]
+fn signals_save_and_leave_with_130_and_resume_adds_nothing_twice() {
+    let place = Place::new();
+    place.images(13, 4);
+    // An interval of checkpoints that is no divisor of the epoch (virtex#18), and lines that fall between them.
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "broken"];
+    for (number, name) in ["TERM", "INT", "USR1"].into_iter().enumerate() {
+        let child = place.start(&args);
+        wait_for_lines(&place.path("broken"), 2 + 8 * number);
+        signal(&child, name);
+        let done = Done::from(child.wait_with_output().unwrap()).expect(130);
+        assert!(done.stderr.contains("manyheads resume broken"), "{}", done.stderr);
+        args = vec!["resume", "broken", "--device", "cpu"];
+    }
+    place.run(&args).expect(0);
+    assert_same_end(&place.path("whole"), &place.path("broken"));
+    // A finished run has nothing left to do, and says its result again.
+    let again = place.run(&["resume", "broken", "--json"]).expect(0);
+    assert_eq!(again.json()["finished"], true);
+    assert_same_end(&place.path("whole"), &place.path("broken"));
+}
+
+#[test]
+fn sigterm_leaves_within_a_step() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config("[train]\nepochs = 1000\nbatch_size = 8\naccumulate = 1\n[log]\nevery_steps = 1\n[checkpoint]\nevery_epochs = 0\n[eval]\nevery_epochs = 0\n");
+    let child = place.start(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]);
+    wait_for_lines(&place.path("run"), 5);
+    let before = metrics(&place.path("run")).len();
+    signal(&child, "TERM");
+    let asked = Instant::now();
+    Done::from(child.wait_with_output().unwrap()).expect(130);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    // A line a step: the counting of lines races with the run by a few steps of some milliseconds, not by more.
+    let after = metrics(&place.path("run")).len();
+    assert!(after - before < 50, "{before} lines before the signal, {after} after");
+    assert_eq!(steps(&place.path("run")), [format!("step-{after:08}")]);
+}
+
+#[test]
+fn a_second_sigint_leaves_at_once() {
+    let place = Place::new();
+    place.images(13, 4);
+    // One step of 130 images in 130 batches: it lasts long enough to be left in the middle.
+    place.config("[train]\nepochs = 2000\nbatch_size = 1\naccumulate = 130\n[log]\nevery_steps = 1\n");
+    let child = place.start(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]);
+    wait_for_lines(&place.path("run"), 2);
+    signal(&child, "INT");
+    signal(&child, "INT");
+    let asked = Instant::now();
+    Done::from(child.wait_with_output().unwrap()).expect(130);
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+}
+
+/// SimpleTuner#2613: the newest checkpoint is broken, and the run must use the one before.
+#[test]
+fn a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    let newest = steps(&place.path("whole")).pop().unwrap();
+    let mut random = Random(7);
+    for file in ["model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"] {
+        for damage in ["flip", "truncate", "delete"] {
+            let run = format!("{damage}-{file}");
+            copy(&place.path("whole"), &place.path(&run));
+            let path = place.path(&run).join("checkpoints").join(&newest).join(file);
+            let mut bytes = fs::read(&path).unwrap();
+            match damage {
+                "flip" => {
+                    let bit = random.below(bytes.len() as u64 * 8);
+                    bytes[bit as usize / 8] ^= 1 << (bit % 8);
+                    fs::write(&path, bytes).unwrap();
+                }
+                "truncate" => {
+                    bytes.truncate(random.below(bytes.len() as u64) as usize);
+                    fs::write(&path, bytes).unwrap();
+                }
+                _ => fs::remove_file(&path).unwrap(),
+            }
+            let done = place.run(&["resume", &run, "--device", "cpu"]).expect(0);
+            done.says(&[&newest, file, "is not sound", "continuing from"]);
+            assert_same_end(&place.path("whole"), &place.path(&run));
+            assert!(place.path(&run).join("checkpoints").join(format!("{newest}.broken")).is_dir());
+        }
+    }
+}
+
+/// deit#173: a checkpoint without one of its parts must not be resumed without a word.
+#[test]
+fn without_any_sound_checkpoint_resume_fails_naming_every_file() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    for file in ["model.safetensors", "optimizer.safetensors", "config.toml", "manifest.json"] {
+        copy(&place.path("whole"), &place.path(file));
+        let folders = steps(&place.path(file));
+        for folder in &folders {
+            fs::remove_file(place.path(file).join("checkpoints").join(folder).join(file)).unwrap();
+        }
+        let done = place.run(&["resume", file, "--device", "cpu"]).expect(1).says(&["no sound checkpoint", "is missing"]);
+        for folder in &folders {
+            assert!(done.stderr.contains(&format!("{folder}/{file} is missing")), "{}", done.stderr);
+        }
+        assert_eq!(steps(&place.path(file)), folders, "nothing was touched");
+    }
+    copy(&place.path("whole"), &place.path("emptied"));
+    for folder in steps(&place.path("emptied")) {
+        fs::remove_dir_all(place.path("emptied/checkpoints").join(folder)).unwrap();
+    }
+    place.run(&["resume", "emptied", "--device", "cpu"]).expect(1).says(&["have been removed"]);
+}
+
+/// open_lm#154: the disk is full after hours.
+#[test]
+fn a_full_disk_keeps_the_checkpoint_before_and_says_what_happened() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    let size = fs::metadata(place.path("whole/checkpoints/last/optimizer.safetensors")).unwrap().len();
+    // A file may grow to half of what a checkpoint needs from the second checkpoint on: the limit stands for the disk's end.
+    let child = place.start(&["train", "tiny.toml", "--device", "cpu", "--out", "full"]);
+    let start = Instant::now();
+    while steps_or_none(&place.path("full")).is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let limit = std::process::Command::new("prlimit")
+        .args(["--pid", &child.id().to_string(), &format!("--fsize={}", size / 2)])
+        .output()
+        .expect("prlimit (util-linux) runs");
+    let done = Done::from(child.wait_with_output().unwrap());
+    assert!(limit.status.success(), "the run ended before the limit was set: {}", done.stderr);
+    let done = done.expect(1).says(&["was not written", "optimizer.safetensors", "manyheads resume full"]);
+    assert!(done.stderr.contains("untouched"), "{}", done.stderr);
+    assert!(!writing(&place.path("full")), "nothing half-written is left");
+    place.run(&["resume", "full", "--device", "cpu"]).expect(0);
+    assert_same_end(&place.path("whole"), &place.path("full"));
+}
+
+fn steps_or_none(run: &Path) -> Vec<String> {
+    if run.join("checkpoints").is_dir() { steps(run) } else { Vec::new() }
+}
+
+/// OneTrainer#1604, open_clip#413: a schedule silently computed anew makes the learning rate jump.
+#[test]
+fn a_changed_configuration_is_refused_naming_the_key() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
+    let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
+    assert!(config.contains("epochs = 6"));
+    fs::write(place.path("run/config.toml"), config.replace("\nepochs = 6", "\nepochs = 12")).unwrap();
+    place.run(&["resume", "run"]).expect(2).says(&[
+        "train.epochs",
+        "6 in the checkpoint",
+        "12 in the configuration",
+        "--override",
+    ]);
+    let before = losses(&place.path("run")).len();
+    place.run(&["resume", "run", "--override"]).expect(0).says(&["train.epochs"]);
+    assert!(losses(&place.path("run")).len() > before);
+    // What no number depends on may change.
+    let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
+    fs::write(place.path("run/config.toml"), config.replace("keep = 3", "keep = 1")).unwrap();
+    place.run(&["resume", "run"]).expect(0);
+}
+
+#[test]
+fn two_processes_cannot_work_on_one_run() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config("[train]\nepochs = 2000\nbatch_size = 8\naccumulate = 1\n[log]\nevery_steps = 1\n");
+    let mut child = place.start(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]);
+    wait_for_lines(&place.path("run"), 1);
+    place.run(&["resume", "run"]).expect(1).says(&["another process"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
+    assert!(status.success());
+}

@@ -1,0 +1,123 @@
+//! Encoded bytes to 8-bit RGB, as Pillow's `Image.open(…).convert("RGB")` does.
+//!
+//! - The decoder is chosen by content. ImageNet's `n02105855_2933.JPEG` is a PNG, and is read as one.
+//! - Grey is repeated over three channels; a palette is looked up; alpha and transparency are dropped, not blended; CMYK and
+//!   YCCK JPEGs are taken as Adobe's inverted inks. The first frame of an animation is taken.
+//! - 16 bits a channel are cut to their upper 8. Here we differ from Pillow for 16-bit grey: its `convert("RGB")` clips such
+//!   values at 255, which turns a photograph white.
+//! - EXIF orientation and colour profiles are ignored, as torchvision and timm ignore them.
+//! - A JPEG that is cut or breaks off is an error, as in Pillow. Bytes after the end of an image are ignored.
+//!
+//! PNG and WebP give Pillow's pixels. JPEG differs from libjpeg-turbo's by a few levels in places, because decoders may round
+//! the inverse cosine transform and chroma upsampling differently.
+
+mod jpeg;
+mod sniff;
+
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use image::codecs::{png::PngDecoder, webp::WebPDecoder};
+use image::{ColorType, ImageDecoder, Limits};
+
+use crate::error::DataError;
+use sniff::{Format, sniff};
+
+/// Largest number of pixels decoded, as Pillow: twice the pixels whose RGB values take 256 MiB.
+///
+/// Pillow warns above half of this and fails above it.
+pub const MAX_PIXELS: u64 = 178_956_970;
+
+/// 8-bit pixels, rows from the top, channels interleaved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pixels {
+    /// Pixels in a row.
+    pub width: usize,
+    /// Number of rows.
+    pub height: usize,
+    /// 1 (grey) or 3 (RGB).
+    pub channels: usize,
+    /// `height * width * channels` values.
+    pub data: Vec<u8>,
+}
+
+/// Decodes JPEG, PNG or WebP to RGB; see the [module](self) for the rules.
+///
+/// `name` is for messages only.
+///
+/// # Errors
+/// [`DataError::BadImage`] saying what the bytes look like if they are no such image, what is wrong with the image if it is
+/// damaged, or that it has more than [`MAX_PIXELS`] pixels; that is found before memory is taken for them.
+pub fn decode_rgb(bytes: &[u8], name: &str) -> Result<Pixels, DataError> {
+    // The decoders are other people's code, fed with what lies on other people's disks: a panic in one is one bad file.
+    let decoded = catch_unwind(AssertUnwindSafe(|| match sniff(bytes) {
+        Format::Jpeg => jpeg::decode(bytes),
+        Format::Png => {
+            let decoder = PngDecoder::with_limits(Cursor::new(bytes), Limits::no_limits());
+            decoder.map_err(damaged("PNG")).and_then(|decoder| to_rgb(decoder, "PNG"))
+        }
+        Format::WebP => WebPDecoder::new(Cursor::new(bytes)).map_err(damaged("WebP")).and_then(|d| to_rgb(d, "WebP")),
+        Format::Other(looks) => Err(format!("{looks}, where a JPEG, PNG or WebP image is expected. Replace or remove the file")),
+    }));
+    decoded
+        .unwrap_or_else(|panic| Err(format!("the decoder failed: {}. Replace or remove the file", panic_message(&*panic))))
+        .map_err(|reason| DataError::bad_image(name, reason))
+}
+
+/// The text of a panic.
+pub(crate) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
+}
+
+fn damaged<E: std::fmt::Display>(format: &'static str) -> impl Fn(E) -> String {
+    move |error| format!("damaged {format} image: {error}. Replace or remove the file")
+}
+
+/// Refuses sizes that would take too much memory.
+fn check_size(width: u64, height: u64) -> Result<(), String> {
+    if width == 0 || height == 0 {
+        return Err(format!("an image of {width} × {height} pixels. Replace or remove the file"));
+    }
+    if width * height > MAX_PIXELS {
+        return Err(format!(
+            "{width} × {height} pixels are more than {MAX_PIXELS}: probably damaged. Scale it down, or remove the file"
+        ));
+    }
+    Ok(())
+}
+
+fn to_rgb(decoder: impl ImageDecoder, format: &'static str) -> Result<Pixels, String> {
+    let (width, height) = decoder.dimensions();
+    check_size(width.into(), height.into())?;
+    let (width, height) = (width as usize, height as usize);
+    let color = decoder.color_type();
+    let mut raw = vec![0; width * height * usize::from(color.bytes_per_pixel())];
+    decoder.read_image(&mut raw).map_err(damaged(format))?;
+    // 16-bit samples come in the machine's byte order.
+    let high = if cfg!(target_endian = "little") { 1 } else { 0 };
+    let data = match color {
+        ColorType::Rgb8 => raw,
+        ColorType::L8 => raw.iter().flat_map(|&v| [v; 3]).collect(),
+        ColorType::La8 => raw.chunks_exact(2).flat_map(|p| [p[0]; 3]).collect(),
+        ColorType::Rgba8 => raw.chunks_exact(4).flat_map(|p| [p[0], p[1], p[2]]).collect(),
+        ColorType::L16 => raw.chunks_exact(2).flat_map(|p| [p[high]; 3]).collect(),
+        ColorType::La16 => raw.chunks_exact(4).flat_map(|p| [p[high]; 3]).collect(),
+        ColorType::Rgb16 => raw.chunks_exact(2).map(|p| p[high]).collect(),
+        ColorType::Rgba16 => raw.chunks_exact(8).flat_map(|p| [p[high], p[2 + high], p[4 + high]]).collect(),
+        other => return Err(format!("a {format} image with pixels of type {other:?}. Convert it to 8-bit RGB")),
+    };
+    Ok(Pixels { width, height, channels: 3, data })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_sizes_are_refused_before_memory_is_taken() {
+        assert!(check_size(1 << 30, 1 << 30).unwrap_err().contains("more than 178956970"));
+        assert!(check_size(13_377, 13_377).is_ok());
+        assert!(check_size(0, 5).is_err());
+    }
+}

@@ -1,0 +1,165 @@
+//! A folder with one sub-folder per class.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::Source;
+use super::catalog::{Catalog, ClassFiles, Ignored, Kind, kind};
+use crate::error::DataError;
+
+/// Folders deeper than this below a class are taken for a circle of symbolic links.
+const MAX_DEPTH: usize = 32;
+
+/// An image folder: `root/<class>/…/<file>`. A sub-folder of the root is a class; files are found at any depth below it.
+///
+/// Order and labels: see [`Folder::open`]. Symbolic links are followed; hidden files and folders are left out. Only names
+/// are held in memory.
+pub struct Folder {
+    root: PathBuf,
+    catalog: Catalog,
+}
+
+impl Folder {
+    /// Lists a folder.
+    ///
+    /// Classes are the names of the sub-folders in byte order (in numeric order, with a notice, if all are whole numbers);
+    /// the files of a class are in byte order of their path. A file counts as an image by its extension (`jpg`, `jpeg`,
+    /// `jpe`, `png`, `webp`, in any case); which decoder reads it is decided by content. Everything else is counted and
+    /// listed in [`Source::notices`].
+    ///
+    /// # Errors
+    /// - [`DataError::FlatFolder`]: images directly in the folder and no class folders, as in an unsorted `val/`.
+    /// - [`DataError::SplitFolder`]: the folder holds `train` and `val`, not classes.
+    /// - [`DataError::EmptyClass`]: a class folder without images. An error and no notice: labels after a class that is
+    ///   missing from one split are silently wrong by one.
+    /// - [`DataError::NoImages`], and [`DataError::Io`] naming what could not be read.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
+        let root = path.as_ref().to_owned();
+        let mut ignored = Ignored::default();
+        let mut loose: Vec<Vec<u8>> = Vec::new();
+        let mut classes = Vec::new();
+        for (name, is_folder) in list(&root)? {
+            if is_folder && name.first() != Some(&b'.') {
+                let class = String::from_utf8(name.clone()).map_err(|_| {
+                    let reason = io::Error::other("the name of a class folder must be UTF-8. Rename the folder");
+                    DataError::io(root.join(OsStr::from_bytes(&name)).display().to_string(), reason)
+                })?;
+                let mut found = ClassFiles { name: class, files: Vec::new(), direct: false };
+                walk(&root.join(OsStr::from_bytes(&name)), &mut Vec::new(), 0, &mut found, &mut ignored)?;
+                classes.push(found);
+                continue;
+            }
+            match kind(&name) {
+                Kind::Image if !is_folder => loose.push(name),
+                other => ignored.add_kind(other, &name),
+            }
+        }
+        loose.sort_unstable();
+        if classes.is_empty() && !loose.is_empty() {
+            return Err(DataError::FlatFolder {
+                path: root,
+                count: loose.len(),
+                example: String::from_utf8_lossy(&loose[0]).into_owned(),
+            });
+        }
+        for name in &loose {
+            ignored.add("images outside of any class folder", name);
+        }
+        let (catalog, _) = Catalog::new(&root, classes, ignored)?;
+        Ok(Self { root, catalog })
+    }
+
+    /// Path of an image.
+    ///
+    /// # Panics
+    /// If `index >= len()`.
+    pub fn path(&self, index: usize) -> PathBuf {
+        let mut path = self.root.join(self.catalog.class(index));
+        path.push(OsStr::from_bytes(self.catalog.path_in_class(index)));
+        path
+    }
+}
+
+/// Names in a folder and whether each is a folder, links followed, in byte order.
+fn list(folder: &Path) -> Result<Vec<(Vec<u8>, bool)>, DataError> {
+    let at = |path: &Path| path.display().to_string();
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|e| DataError::io(at(folder), e))? {
+        let entry = entry.map_err(|e| DataError::io(at(folder), e))?;
+        let name = entry.file_name().into_vec();
+        let mut file_type = entry.file_type().map_err(|e| DataError::io(at(&entry.path()), e))?;
+        if file_type.is_symlink() {
+            file_type = fs::metadata(entry.path()).map_err(|e| DataError::io(at(&entry.path()), e))?.file_type();
+        }
+        entries.push((name, file_type.is_dir()));
+    }
+    entries.sort_unstable();
+    Ok(entries)
+}
+
+fn walk(
+    folder: &Path,
+    prefix: &mut Vec<u8>,
+    depth: usize,
+    found: &mut ClassFiles<()>,
+    ignored: &mut Ignored,
+) -> Result<(), DataError> {
+    if depth > MAX_DEPTH {
+        return Err(DataError::io(
+            folder.display().to_string(),
+            io::Error::other(format!("more than {MAX_DEPTH} folders deep: a symbolic link leads in a circle")),
+        ));
+    }
+    for (name, is_folder) in list(folder)? {
+        let end = prefix.len();
+        prefix.extend_from_slice(&name);
+        match kind(&name) {
+            Kind::Hidden => ignored.add_kind(Kind::Hidden, &in_class(found, prefix)),
+            _ if is_folder => {
+                prefix.push(b'/');
+                walk(&folder.join(OsStr::from_bytes(&name)), prefix, depth + 1, found, ignored)?;
+            }
+            Kind::Image => {
+                found.direct |= depth == 0;
+                found.files.push((prefix.clone(), ()));
+            }
+            other => ignored.add_kind(other, &in_class(found, prefix)),
+        }
+        prefix.truncate(end);
+    }
+    Ok(())
+}
+
+fn in_class(class: &ClassFiles<()>, path: &[u8]) -> Vec<u8> {
+    [class.name.as_bytes(), b"/", path].concat()
+}
+
+impl Source for Folder {
+    fn len(&self) -> usize {
+        self.catalog.len()
+    }
+
+    fn classes(&self) -> &[String] {
+        self.catalog.classes()
+    }
+
+    fn label(&self, index: usize) -> usize {
+        self.catalog.label(index)
+    }
+
+    fn name(&self, index: usize) -> String {
+        self.path(index).display().to_string()
+    }
+
+    fn read(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
+        fs::read(self.path(index)).map(Cow::Owned).map_err(|e| DataError::io(self.name(index), e))
+    }
+
+    fn notices(&self) -> &[String] {
+        self.catalog.notices()
+    }
+}

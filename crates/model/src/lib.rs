@@ -1,0 +1,52 @@
+//! Vision Transformers on [Burn](https://burn.dev), with softmax, multi-head linear and Hydra attention in any layer.
+//!
+//! Configuration goes in, a network comes out:
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use manyheads_model::{AttentionKind, ModelConfig, Preset};
+//! use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+//!
+//! let mut config = ModelConfig { preset: Some(Preset::Tiny), depth: Some(2), classes: 10, ..ModelConfig::default() };
+//! config.attention.kind = AttentionKind::Hydra;
+//! let architecture = config.resolve()?;
+//!
+//! let device = Device::flex();
+//! let model = architecture.init(&mut ChaCha8Rng::seed_from_u64(0), &device);
+//! let logits = model.forward(Tensor::zeros([1, 3, 224, 224], &device), None);
+//! assert_eq!(logits.dims(), [1, 10]);
+//! # Ok::<(), manyheads_model::ModelError>(())
+//! ```
+//!
+//! [`ModelConfig`] is the `[model]` section of a configuration file. [`ModelConfig::resolve`] checks it and yields an [`Architecture`]:
+//! plain numbers, from which [`Architecture::init`] builds a [`VisionTransformer`], [`cost`] counts parameters and multiply-accumulates,
+//! and [`weights::timm`] knows the names and shapes of the tensors in a weights file.
+//!
+//! Nothing here draws from a device's random generator: initial values come from the generator the caller hands in, and the factors of
+//! stochastic depth are an argument of the forward pass.
+
+mod architecture;
+pub mod attention;
+mod block;
+mod config;
+mod cost;
+mod error;
+mod init;
+mod names;
+mod patch;
+mod plan;
+mod precision;
+mod vit;
+pub mod weights;
+
+pub use architecture::{Architecture, LayerAttention};
+pub use attention::Attention;
+pub use attention::kernel::Kernel;
+pub use block::{Block, Mlp};
+pub use config::{ImageSize, ModelConfig, Preset};
+pub use cost::{Cost, LayerCost, MemoryEstimate, cost, training_memory_bytes};
+pub use error::ModelError;
+pub use names::{parameter_name, weight_decay};
+pub use patch::{PatchEmbedding, PatchProjection};
+pub use plan::{AttentionConfig, AttentionKind, AttentionOverride, Place};
+pub use vit::VisionTransformer;

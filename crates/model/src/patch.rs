@@ -1,0 +1,53 @@
+//! The patch embedding: a convolution whose stride is its kernel size.
+
+use burn::module::{Module, Param};
+use burn::tensor::{FloatDType, Tensor, module};
+
+/// Cuts an image into patches and projects each to a token.
+///
+/// Dosovitskiy et al., An Image is Worth 16x16 Words, 2020 (arXiv 2010.11929), section 3.1.
+#[derive(Module, Debug)]
+pub struct PatchEmbedding {
+    /// The projection of one patch.
+    pub proj: PatchProjection,
+}
+
+/// The weights of the convolution, in the shapes that timm and PyTorch store.
+#[derive(Module, Debug)]
+pub struct PatchProjection {
+    /// `[width, channels, patch, patch]`.
+    pub weight: Param<Tensor<4>>,
+    /// `[width]`.
+    pub bias: Param<Tensor<1>>,
+}
+
+impl PatchEmbedding {
+    /// Tokens of the patches, row by row.
+    ///
+    /// Shapes: `images` `[batch, channels, height, width]` with sides that are multiples of the patch, result
+    /// `[batch, patches, model width]` of type `compute`.
+    ///
+    /// Patches do not overlap, so the convolution is one matrix product over pixels that are only moved; on every backend its backward
+    /// pass is faster than that of a general convolution.
+    ///
+    /// # Panics
+    /// Where the images have other channels than the weights, or sides that the patch does not divide.
+    pub fn forward(&self, images: Tensor<4>, compute: FloatDType) -> Tensor<3> {
+        let [batch, channels, height, width] = images.dims();
+        let [model_width, weight_channels, patch, _] = self.proj.weight.dims();
+        assert!(
+            channels == weight_channels && height % patch == 0 && width % patch == 0,
+            "images of [{channels}, {height}, {width}] do not fit a patch embedding of {weight_channels} channels and patch {patch}"
+        );
+        let (rows, columns) = (height / patch, width / patch);
+        let pixels = channels * patch * patch;
+
+        let patches = images
+            .cast(compute)
+            .reshape([batch, channels, rows, patch, columns, patch])
+            .permute([0, 2, 4, 1, 3, 5])
+            .reshape([batch, rows * columns, pixels]);
+        let weight = self.proj.weight.val().cast(compute).reshape([model_width, pixels]).transpose();
+        module::linear(patches, weight, Some(self.proj.bias.val().cast(compute)))
+    }
+}

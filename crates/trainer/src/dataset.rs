@@ -1,0 +1,138 @@
+//! From the configuration's `[data]`, `[augment]` and `[eval]` to loaders.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use manyheads_data::source::{embedded::FashionMnist, folder::Folder, tar::Tar};
+use manyheads_data::{
+    EvalTransform, Interpolation, Loader, LoaderConfig, OnError, RandomResizedCrop, Source, TrainTransform, Transform,
+    check_same_classes,
+};
+use manyheads_model::Architecture;
+
+use crate::checkpoint::DataFingerprint;
+use crate::config::{self, AugmentConfig, BadImage, Config, Crop, DataSource};
+use crate::error::Result;
+
+/// The two halves of a dataset, with the same classes.
+pub struct Datasets {
+    /// Images to train on.
+    pub train: Arc<dyn Source>,
+    /// Held-out images.
+    pub val: Arc<dyn Source>,
+}
+
+impl Datasets {
+    /// Opens both halves and compares their classes.
+    ///
+    /// # Errors
+    /// Where one cannot be opened, or the classes differ.
+    pub fn open(config: &Config) -> Result<Self> {
+        let train = open_half(config, config.data.train.as_deref(), FashionMnist::train)?;
+        let val = open_half(config, config.data.val.as_deref(), FashionMnist::val)?;
+        check_same_classes(&*train, &*val)?;
+        Ok(Self { train, val })
+    }
+
+    /// What identifies the dataset.
+    pub fn fingerprint(&self) -> DataFingerprint {
+        DataFingerprint {
+            train_images: self.train.len() as u64,
+            val_images: self.val.len() as u64,
+            classes: self.train.classes().to_vec(),
+        }
+    }
+
+    /// What the sources want people to know, each said once.
+    pub fn notices(&self) -> Vec<String> {
+        let mut notices: Vec<String> = Vec::new();
+        for notice in self.train.notices().iter().chain(self.val.notices()) {
+            if !notices.contains(notice) {
+                notices.push(notice.clone());
+            }
+        }
+        notices
+    }
+}
+
+/// Opens the held-out images alone, as evaluation needs no others.
+///
+/// # Errors
+/// Where they cannot be opened.
+pub fn open_val(config: &Config) -> Result<Arc<dyn Source>> {
+    open_half(config, config.data.val.as_deref(), FashionMnist::val)
+}
+
+fn open_half(
+    config: &Config,
+    path: Option<&Path>,
+    embedded: fn() -> std::result::Result<FashionMnist, manyheads_data::DataError>,
+) -> Result<Arc<dyn Source>> {
+    let path = path.unwrap_or(Path::new(""));
+    Ok(match config.data.source {
+        DataSource::Embedded => Arc::new(embedded()?),
+        DataSource::Folder => Arc::new(Folder::open(path)?),
+        DataSource::Tar => Arc::new(Tar::open(path)?),
+    })
+}
+
+fn interpolation(config: config::Interpolation) -> Interpolation {
+    match config {
+        config::Interpolation::Bilinear => Interpolation::Bilinear,
+        config::Interpolation::Bicubic => Interpolation::Bicubic,
+    }
+}
+
+fn loader_config(config: &Config, batch_size: usize, shuffle: bool, drop_last: bool) -> LoaderConfig {
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    LoaderConfig {
+        seed: config.run.seed,
+        batch_size,
+        shuffle,
+        drop_last,
+        workers: config.data.workers.unwrap_or_else(cores),
+        prefetch: config.data.prefetch,
+        on_error: match config.data.bad_image {
+            BadImage::Fail => OnError::Fail,
+            BadImage::Skip => OnError::Skip,
+        },
+    }
+}
+
+/// Augmented, shuffled batches.
+///
+/// # Errors
+/// Where the settings do not fit the images.
+pub fn train_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>) -> Result<Loader> {
+    let augment = &config.augment;
+    let transform = Transform::Train(TrainTransform {
+        size: architecture.image,
+        channels: architecture.channels,
+        random_resized_crop: (augment.crop == Crop::RandomResized).then(|| RandomResizedCrop {
+            scale: augment.scale.unwrap_or(AugmentConfig::SCALE),
+            ratio: augment.ratio.unwrap_or(AugmentConfig::RATIO),
+        }),
+        horizontal_flip: augment.horizontal_flip,
+        interpolation: interpolation(augment.interpolation),
+        mean: config.data.mean.clone(),
+        std: config.data.std.clone(),
+    });
+    let settings = loader_config(config, config.train.batch_size, true, config.train.drop_last);
+    Ok(Loader::new(source, transform, settings)?)
+}
+
+/// Batches for evaluation: every image once, in order. The one transform for training-time and final evaluation.
+///
+/// # Errors
+/// Where the settings do not fit the images.
+pub fn eval_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>) -> Result<Loader> {
+    let transform = Transform::Eval(EvalTransform {
+        size: architecture.image,
+        channels: architecture.channels,
+        crop_pct: config.eval.crop_pct,
+        interpolation: interpolation(config.eval.interpolation),
+        mean: config.data.mean.clone(),
+        std: config.data.std.clone(),
+    });
+    Ok(Loader::new(source, transform, loader_config(config, config.eval.batch_size, false, false))?)
+}

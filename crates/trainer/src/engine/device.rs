@@ -1,0 +1,166 @@
+//! From `--device` to a device that computes.
+
+use burn::tensor::Device;
+
+use crate::error::{Error, Result};
+
+/// A device as the command line and the configuration name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceName {
+    /// The first of CUDA, a hardware GPU through wgpu, the CPU.
+    Auto,
+    /// Burn's CPU backend.
+    Cpu,
+    /// The N-th adapter of wgpu, hardware before software.
+    Wgpu(usize),
+    /// The N-th CUDA device.
+    Cuda(usize),
+}
+
+/// A device and what to call it.
+#[derive(Debug, Clone)]
+pub struct OpenDevice {
+    /// The device, without autodiff.
+    pub device: Device,
+    /// Kind and model, as `wgpu:0 (llvmpipe)`.
+    pub label: String,
+    /// Results are there as soon as an operation returns, so reading a loss costs nothing.
+    pub eager: bool,
+}
+
+impl DeviceName {
+    /// Reads `auto`, `cpu`, `wgpu`, `wgpu:N`, `cuda` or `cuda:N`.
+    ///
+    /// # Errors
+    /// A text that says what is allowed.
+    pub fn parse(name: &str) -> std::result::Result<Self, String> {
+        let (kind, index) = match name.split_once(':') {
+            Some((kind, index)) => (kind, index.parse::<usize>().ok()),
+            None => (name, Some(0)),
+        };
+        match (kind, index, name.contains(':')) {
+            ("auto", _, false) => Ok(Self::Auto),
+            ("cpu", _, false) => Ok(Self::Cpu),
+            ("wgpu", Some(index), _) => Ok(Self::Wgpu(index)),
+            ("cuda", Some(index), _) => Ok(Self::Cuda(index)),
+            _ => Err(format!("unknown device `{name}`: it is one of auto, cpu, wgpu, wgpu:N, cuda, cuda:N")),
+        }
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] where the program was built without that kind or the machine has none; it lists what there is.
+    pub fn open(self) -> Result<OpenDevice> {
+        match self {
+            Self::Auto => Ok(auto()?),
+            Self::Cpu => cpu(),
+            Self::Wgpu(index) => wgpu(index),
+            Self::Cuda(index) => cuda(index),
+        }
+    }
+}
+
+fn auto() -> Result<OpenDevice> {
+    #[cfg(feature = "cuda")]
+    if !cuda_devices().is_empty() {
+        return cuda(0);
+    }
+    #[cfg(feature = "wgpu")]
+    if wgpu_devices().first().is_some_and(|device| !is_software(device)) {
+        return wgpu(0);
+    }
+    cpu()
+}
+
+#[cfg(feature = "flex")]
+fn cpu() -> Result<OpenDevice> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok(OpenDevice { device: Device::flex(), label: format!("cpu ({threads} threads)"), eager: true })
+}
+
+#[cfg(not(feature = "flex"))]
+fn cpu() -> Result<OpenDevice> {
+    Err(not_built("cpu", "flex"))
+}
+
+#[cfg(any(not(feature = "flex"), not(feature = "wgpu"), not(feature = "cuda")))]
+fn not_built(name: &str, feature: &str) -> Error {
+    Error::Failed(format!("device {name}: this program was built without it; build with `--features {feature}`"))
+}
+
+/// Adapters that wgpu finds, hardware before software.
+#[cfg(feature = "wgpu")]
+fn wgpu_devices() -> Vec<Device> {
+    let mut devices: Vec<Device> = Device::enumerate(burn::tensor::DeviceType::Wgpu).into_vec();
+    devices.sort_by_key(is_software);
+    devices
+}
+
+/// Whether an adapter is a software rasteriser. Burn tells it only through the kind in the device's debug text.
+#[cfg(feature = "wgpu")]
+fn is_software(device: &Device) -> bool {
+    format!("{device:?}").contains("Cpu")
+}
+
+#[cfg(feature = "wgpu")]
+fn wgpu(index: usize) -> Result<OpenDevice> {
+    pick(
+        "wgpu",
+        index,
+        wgpu_devices(),
+        "a driver for Vulkan (on Debian: mesa-vulkan-drivers), Metal or DirectX 12 must be installed",
+    )
+}
+
+#[cfg(not(feature = "wgpu"))]
+fn wgpu(_: usize) -> Result<OpenDevice> {
+    Err(not_built("wgpu", "wgpu"))
+}
+
+#[cfg(feature = "cuda")]
+fn cuda_devices() -> Vec<Device> {
+    // Without NVIDIA's driver the enumeration panics in the loader of libcuda.
+    std::panic::catch_unwind(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec()).unwrap_or_default()
+}
+
+#[cfg(feature = "cuda")]
+fn cuda(index: usize) -> Result<OpenDevice> {
+    pick("cuda", index, cuda_devices(), "NVIDIA's driver must be installed")
+}
+
+#[cfg(not(feature = "cuda"))]
+fn cuda(_: usize) -> Result<OpenDevice> {
+    Err(not_built("cuda", "cuda"))
+}
+
+/// The `index`-th of the devices found, or an error that lists them.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+fn pick(kind: &str, index: usize, devices: Vec<Device>, missing: &str) -> Result<OpenDevice> {
+    let found = devices.len();
+    let Some(device) = devices.into_iter().nth(index) else {
+        return Err(Error::Failed(match found {
+            0 => format!("device {kind}: none found; {missing}"),
+            _ => format!("device {kind}:{index}: there is no such device; found {found}, numbered from 0"),
+        }));
+    };
+    let name = device.identity().map_or(String::new(), |identity| format!(" ({})", identity.name));
+    Ok(OpenDevice { label: format!("{kind}:{index}{name}"), device, eager: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceName::{self, *};
+
+    #[test]
+    fn names_are_read_strictly() {
+        for (name, device) in
+            [("auto", Auto), ("cpu", Cpu), ("wgpu", Wgpu(0)), ("wgpu:2", Wgpu(2)), ("cuda", Cuda(0)), ("cuda:1", Cuda(1))]
+        {
+            assert_eq!(DeviceName::parse(name), Ok(device));
+        }
+        for wrong in ["", "gpu", "cpu:0", "auto:1", "wgpu:", "wgpu:x", "cuda:-1", "CPU"] {
+            assert!(DeviceName::parse(wrong).unwrap_err().contains("wgpu:N"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Gradients of a step: summed over its batches, measured, scaled.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Tensor};
+use manyheads_model::VisionTransformer;
+
+use crate::error::{Error, Result};
+use crate::recipe::optimizer::Slot;
+
+/// The gradient of the loss summed over batches: one flat tensor per parameter, without autodiff.
+#[derive(Debug, Default)]
+pub struct GradientSum {
+    tensors: Vec<Tensor<1>>,
+}
+
+impl GradientSum {
+    /// Adds what one backward pass left for `model`'s parameters, which are `slots`.
+    ///
+    /// # Errors
+    /// Names a parameter that got no gradient: it would silently stay as it was initialised.
+    pub fn add(&mut self, model: &VisionTransformer, gradients: &mut Gradients, slots: &[Slot]) -> Result<()> {
+        let mut visitor = Collect { gradients, found: Vec::with_capacity(slots.len()) };
+        model.visit(&mut visitor);
+        let mut found = Vec::with_capacity(slots.len());
+        for (gradient, slot) in visitor.found.into_iter().zip(slots) {
+            found.push(gradient.ok_or_else(|| {
+                Error::Failed(format!("the parameter {} got no gradient: it does not take part in the loss", slot.name))
+            })?);
+        }
+        self.tensors = match self.tensors.is_empty() {
+            true => found,
+            false => std::mem::take(&mut self.tensors).into_iter().zip(found).map(|(sum, new)| sum + new).collect(),
+        };
+        Ok(())
+    }
+
+    /// Multiplies every gradient by `factor`.
+    pub fn scale(&mut self, factor: f64) {
+        self.tensors = std::mem::take(&mut self.tensors).into_iter().map(|tensor| tensor * factor).collect();
+    }
+
+    /// L2 norm of the whole gradient, `[1]`, left on the device.
+    pub fn norm(&self) -> Tensor<1> {
+        let squares: Vec<Tensor<1>> = self.tensors.iter().map(|tensor| sum(tensor.clone().square())).collect();
+        sum(Tensor::cat(squares, 0)).sqrt()
+    }
+
+    /// Scales the gradient down to `limit` where its `norm` is above it, as `torch.nn.utils.clip_grad_norm_`; nothing is read back.
+    pub fn clip(&mut self, norm: Tensor<1>, limit: f64) {
+        let factor = ((norm + 1e-6).recip() * limit).clamp_max(1.0);
+        self.tensors = std::mem::take(&mut self.tensors).into_iter().map(|tensor| tensor * factor.clone()).collect();
+    }
+
+    /// The gradients, one per parameter.
+    pub fn into_tensors(self) -> Vec<Tensor<1>> {
+        self.tensors
+    }
+}
+
+/// Sum of a flat tensor in a fixed order: rows first, then over the rows. Burn's full `sum` may add atomically on a GPU.
+fn sum(tensor: Tensor<1>) -> Tensor<1> {
+    let [length] = tensor.dims();
+    let rows = 1usize << length.trailing_zeros().min(12);
+    let partial = tensor.reshape([rows, length / rows]).sum_dim(1);
+    partial.reshape([1, rows]).sum_dim(1).reshape([1])
+}
+
+struct Collect<'a> {
+    gradients: &'a mut Gradients,
+    found: Vec<Option<Tensor<1>>>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.found.push(param.val().grad_remove(self.gradients).map(|gradient| gradient.reshape([-1])));
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    fn gradients(values: &[&[f32]]) -> GradientSum {
+        let tensors = values.iter().map(|v| Tensor::from_data(*v, &Device::flex())).collect();
+        GradientSum { tensors }
+    }
+
+    /// Burn clips each parameter by itself; PyTorch and timm clip the norm of all of them.
+    #[test]
+    fn the_norm_is_that_of_all_parameters_together() {
+        let mut sum = gradients(&[&[3.0, 0.0, 0.0], &[0.0, 4.0]]);
+        let norm = sum.norm();
+        assert_eq!(norm.clone().into_scalar::<f32>(), 5.0);
+        sum.clip(norm, 1.0);
+        let clipped: Vec<f32> = sum.tensors.iter().flat_map(|t| t.clone().into_data().try_to_vec::<f32>().unwrap()).collect();
+        for (got, expected) in clipped.iter().zip([0.6, 0.0, 0.0, 0.0, 0.8]) {
+            assert!((got - expected).abs() < 1e-6, "{clipped:?}");
+        }
+    }
+
+    #[test]
+    fn a_short_gradient_is_left_alone() {
+        let mut sum = gradients(&[&[0.3], &[0.4]]);
+        sum.clip(sum.norm(), 1.0);
+        assert_eq!(sum.tensors[0].clone().into_scalar::<f32>(), 0.3);
+    }
+
+    #[test]
+    fn sums_are_right_for_every_length() {
+        for length in (1..70).chain([4096, 4095, 12_288, 100_000]) {
+            let values: Vec<f32> = (0..length).map(|i| (i % 7) as f32).collect();
+            let expected: f32 = values.iter().sum();
+            assert_eq!(sum(Tensor::from_data(&values[..], &Device::flex())).into_scalar::<f32>(), expected, "{length}");
+        }
+    }
+}

@@ -1,0 +1,556 @@
+//! The training loop. A step is a number (law 2): everything about a step follows from it and the configuration.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::tensor::Device;
+use manyheads_data::random::{Purpose, stream};
+use manyheads_data::{Batches, Loader};
+use manyheads_model::weights::timm;
+
+use super::device::{DeviceName, OpenDevice};
+use super::evaluate::{Score, evaluate};
+use super::step::{Learner, StepReport, Window};
+use crate::checkpoint::{Best, DataFingerprint, FORMAT, Manifest, Parts, PendingStep, Phase, Store};
+use crate::config::{Config, Loaded};
+use crate::dataset::{Datasets, eval_loader, train_loader};
+use crate::error::{Error, Result};
+use crate::log::jsonl::{Metrics, Record};
+use crate::log::progress::{Console, Meter, Progress};
+use crate::recipe::schedule::Schedule;
+use crate::run_dir::RunDir;
+use crate::signals::Stop;
+use crate::{info, space, unchanged};
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// All epochs are done.
+    Finished(Summary),
+    /// A signal came; the state is saved.
+    Interrupted {
+        /// The run.
+        run: PathBuf,
+        /// Updates done.
+        step: u64,
+    },
+}
+
+/// A finished run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Summary {
+    /// The run.
+    pub run: PathBuf,
+    /// Updates done.
+    pub step: u64,
+    /// The evaluation of the final weights.
+    pub last: Score,
+    /// The best evaluation of the run.
+    pub best: Best,
+    /// Training images left out in this process because they could not be read, counted once an epoch.
+    pub skipped: u64,
+}
+
+/// Trains from the start.
+///
+/// `out` is the run's folder, `device` wins over the configuration's.
+///
+/// # Errors
+/// Where the configuration does not fit the data, or the work fails.
+pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) -> Result<Outcome> {
+    let config = &loaded.config;
+    let console = Console::default();
+    let datasets = Datasets::open(config)?;
+    loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
+    let open = open_device(config, device)?;
+    let stop = Stop::on_signals()?;
+    let dir = RunDir::create(out, config.run.name.as_deref().unwrap_or("run"))?;
+    space::check(dir.path(), config, &loaded.architecture)?;
+    dir.write("config.toml", config.to_toml().as_bytes())?;
+    dir.note_session(0, &open.label)?;
+    let metrics = Metrics::open(dir.path(), 0)?;
+    console.say(format!("run {}", dir.path().display()));
+    let state = State::start(datasets.fingerprint());
+    Run::new(loaded.clone(), dir, datasets, open, stop, metrics, state, console)?.go()
+}
+
+/// Continues the run in `run_dir` from its newest sound checkpoint.
+///
+/// `override_config` accepts a configuration or dataset that is not the one the checkpoint was trained with.
+///
+/// # Errors
+/// Where there is no sound checkpoint, the configuration was changed, or the work fails.
+pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool) -> Result<Outcome> {
+    let console = Console::default();
+    let dir = RunDir::open(run_dir)?;
+    let config_path = dir.path().join("config.toml");
+    let loaded = crate::config::load(&config_path, &[])?;
+    let config = &loaded.config;
+    let store = Store::new(dir.path());
+    store.tidy()?;
+    let found = store.newest_sound()?;
+    let datasets = Datasets::open(config)?;
+    loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
+    let stop = Stop::on_signals()?;
+    let open = open_device(config, device)?;
+
+    let Some((checkpoint, broken)) = found else {
+        console.say(format!("run {}: no checkpoint was finished yet, starting from step 0", dir.path().display()));
+        dir.note_session(0, &open.label)?;
+        let metrics = Metrics::open(dir.path(), 0)?;
+        let state = State::start(datasets.fingerprint());
+        return Run::new(loaded, dir, datasets, open, stop, metrics, state, console)?.go();
+    };
+    for (step, reason) in broken {
+        let aside = store.set_aside(step)?;
+        console
+            .say(format!("checkpoint step-{step:08} is not sound and is not used: {reason}; set aside as {}", aside.display()));
+    }
+    unchanged::check(&checkpoint, config, &datasets.fingerprint(), override_config, &config_path, &console)?;
+    let manifest = &checkpoint.manifest;
+    console.say(format!("run {}: continuing from {} ", dir.path().display(), checkpoint.path.display()).trim_end());
+    dir.note_session(manifest.step, &open.label)?;
+    let metrics = Metrics::open(dir.path(), manifest.metrics_bytes)?;
+    let state = State {
+        step: manifest.step,
+        phase: manifest.phase,
+        best: manifest.best.clone(),
+        last: manifest.last,
+        pending: manifest.pending.iter().cloned().map(StepReport::Read).collect(),
+        fingerprint: datasets.fingerprint(),
+    };
+    let mut run = Run::new(loaded, dir, datasets, open, stop, metrics, state, console)?;
+    run.load(checkpoint.model, checkpoint.optimizer, &checkpoint.path)?;
+    run.go()
+}
+
+fn class_hint(datasets: &Datasets) -> String {
+    let classes = datasets.train.classes();
+    let shown: Vec<&str> = classes.iter().take(3).map(String::as_str).collect();
+    format!("{}{}", shown.join(", "), if classes.len() > 3 { ", …" } else { "" })
+}
+
+fn open_device(config: &Config, device: Option<DeviceName>) -> Result<OpenDevice> {
+    match device {
+        Some(device) => device.open(),
+        None => DeviceName::parse(&config.run.device).map_err(Error::Usage)?.open(),
+    }
+}
+
+/// Where a run stands, beside its tensors.
+struct State {
+    step: u64,
+    phase: Phase,
+    best: Option<Best>,
+    last: Option<Score>,
+    /// Steps whose line in the metrics is still to come.
+    pending: Vec<StepReport>,
+    fingerprint: DataFingerprint,
+}
+
+impl State {
+    fn start(fingerprint: DataFingerprint) -> Self {
+        Self { step: 0, phase: Phase::Done, best: None, last: None, pending: Vec::new(), fingerprint }
+    }
+}
+
+/// A run at work.
+struct Run {
+    loaded: Loaded,
+    dir: RunDir,
+    store: Store,
+    metrics: Metrics,
+    device: OpenDevice,
+    learner: Learner,
+    loader: Loader,
+    eval_loader: Loader,
+    schedule: Schedule,
+    steps_per_epoch: u64,
+    steps: u64,
+    /// Batches of the current epoch from the current step on.
+    batches: Option<Batches>,
+    state: State,
+    console: Console,
+    stop: Stop,
+    meter: Meter,
+    started: Instant,
+    /// Time in steps of this process, and their number: the speed that the time left is reckoned with.
+    stepping: (Duration, u64),
+    saved: Instant,
+    /// Step and phase of the checkpoint this process wrote last.
+    saved_at: Option<(u64, Phase)>,
+    skipped: u64,
+}
+
+/// Whether to go on after a step.
+enum Then {
+    GoOn,
+    Leave,
+}
+
+impl Run {
+    #[expect(clippy::too_many_arguments, reason = "the parts of a run, each made by its own owner")]
+    fn new(
+        loaded: Loaded,
+        dir: RunDir,
+        datasets: Datasets,
+        device: OpenDevice,
+        stop: Stop,
+        metrics: Metrics,
+        state: State,
+        console: Console,
+    ) -> Result<Self> {
+        let Loaded { config, architecture, .. } = &loaded;
+        for notice in datasets.notices() {
+            console.say(format!("note: {notice}"));
+        }
+        let loader = train_loader(config, architecture, datasets.train)?;
+        let eval_loader = eval_loader(config, architecture, datasets.val)?;
+        let steps_per_epoch = loader.batches_per_epoch().div_ceil(config.train.accumulate) as u64;
+        let steps = steps_per_epoch * config.train.epochs;
+        for line in info::announcement(&loaded, &device.label, loader.len(), eval_loader.len(), steps_per_epoch) {
+            console.say(line);
+        }
+        let autodiff: Device = device.device.clone().autodiff();
+        let model = architecture.init(&mut stream(config.run.seed, Purpose::Init, 0, 0), &autodiff);
+        let learner = Learner::new(model, architecture, config, &device.device);
+        let schedule = Schedule::new(config, steps_per_epoch);
+        Ok(Self {
+            store: Store::new(dir.path()),
+            dir,
+            metrics,
+            device,
+            learner,
+            loader,
+            eval_loader,
+            schedule,
+            steps_per_epoch,
+            steps,
+            batches: None,
+            state,
+            console,
+            stop,
+            meter: Meter::default(),
+            started: Instant::now(),
+            stepping: (Duration::ZERO, 0),
+            saved: Instant::now(),
+            saved_at: None,
+            skipped: 0,
+            loaded,
+        })
+    }
+
+    fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Takes over the tensors of a checkpoint.
+    fn load(
+        &mut self,
+        mut model: std::collections::HashMap<String, timm::NamedTensor>,
+        optimizer: std::collections::HashMap<String, timm::NamedTensor>,
+        path: &Path,
+    ) -> Result<()> {
+        let loaded = crate::weights::into_model(self.learner.model().clone(), &mut model)
+            .map_err(|e| Error::Failed(format!("{}: {e}", path.join("model.safetensors").display())))?;
+        self.learner = Learner::new(loaded, &self.loaded.architecture, &self.loaded.config, &self.device.device);
+        self.learner
+            .optimizer_mut()
+            .import(optimizer)
+            .map_err(|e| Error::Failed(format!("{}: {e}", path.join("optimizer.safetensors").display())))
+    }
+
+    /// Trains to the end, or to a signal.
+    fn go(mut self) -> Result<Outcome> {
+        self.console.start(self.steps, self.state.step);
+        let outcome = self.work();
+        self.console.finish();
+        outcome
+    }
+
+    fn work(&mut self) -> Result<Outcome> {
+        self.meter = Meter::default();
+        loop {
+            if self.state.phase == Phase::Trained
+                && let Then::Leave = self.finish_step()?
+            {
+                break;
+            }
+            if self.state.step == self.steps {
+                return self.summary();
+            }
+            if self.stop.asked() {
+                self.save()?;
+                break;
+            }
+            self.step()?;
+        }
+        Ok(Outcome::Interrupted { run: self.dir.path().into(), step: self.state.step })
+    }
+
+    fn summary(&self) -> Result<Outcome> {
+        let (Some(last), Some(best)) = (self.state.last, self.state.best.clone()) else {
+            return Err(Error::Failed("the run ended without an evaluation".into()));
+        };
+        Ok(Outcome::Finished(Summary { run: self.dir.path().into(), step: self.state.step, last, best, skipped: self.skipped }))
+    }
+
+    /// Epoch of step `step`, and its number within the epoch.
+    fn place(&self, step: u64) -> (u64, u64) {
+        (step / self.steps_per_epoch, step % self.steps_per_epoch)
+    }
+
+    /// Batches of the epoch that belong to step `within` of it.
+    fn window(&self, within: u64) -> std::ops::Range<usize> {
+        let first = within as usize * self.config().train.accumulate;
+        first..(first + self.config().train.accumulate).min(self.loader.batches_per_epoch())
+    }
+
+    /// The next update.
+    fn step(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let (epoch, within) = self.place(self.state.step);
+        let window = self.window(within);
+        if within == 0 || self.batches.is_none() {
+            self.batches = Some(self.loader.epoch(epoch, window.start));
+        }
+        let mut sum = Window::new(window.clone().map(|batch| self.loader.batch_len(batch)).sum());
+        for _ in window {
+            let waiting = Instant::now();
+            let next = self.batches.as_mut().and_then(Iterator::next);
+            self.meter.wait(waiting.elapsed());
+            let mut batch = next.ok_or_else(|| Error::Failed("the loader ended before its epoch".into()))??;
+            for bad in std::mem::take(&mut batch.skipped) {
+                self.skipped += 1;
+                let event = "bad-image".into();
+                self.metrics.write(&Record::Event { step: self.state.step, event, path: bad.name, reason: bad.reason })?;
+            }
+            self.meter.count(batch.items.len() as u64);
+            self.learner.add(&mut sum, batch)?;
+        }
+        let images = sum.images();
+        let (gradients, report) = self
+            .learner
+            .close(sum)
+            .map_err(|e| Error::Failed(format!("step {}: {e} ({})", self.state.step, self.step_items(self.state.step))))?;
+        self.state.pending.push(report);
+        if self.device.eager {
+            // Reading costs nothing here, and a broken step is found before it touches the weights.
+            self.read_pending()?;
+        }
+        self.learner.update(gradients, self.schedule.learning_rate(self.state.step), self.state.step + 1);
+        debug_assert!(images > 0);
+        self.state.step += 1;
+        self.state.phase = Phase::Trained;
+        self.stepping.0 += start.elapsed();
+        self.stepping.1 += 1;
+        Ok(())
+    }
+
+    /// What follows an update: log, evaluate, save. Doing it again after an interruption adds nothing twice.
+    fn finish_step(&mut self) -> Result<Then> {
+        let step = self.state.step;
+        let (epochs_done, within) = self.place(step);
+        let epoch_ends = within == 0;
+        let run_ends = step == self.steps;
+        if step.is_multiple_of(self.config().log.every_steps) || epoch_ends {
+            self.log()?;
+        } else if self.device.eager {
+            self.show(false);
+        } else {
+            self.console.tick(step);
+        }
+        let mut improved = false;
+        let every = self.config().eval.every_epochs;
+        let due = |every: u64, count: u64| every > 0 && count.is_multiple_of(every);
+        if run_ends || (epoch_ends && due(every, epochs_done)) {
+            match self.evaluate(epochs_done)? {
+                Some(better) => improved = better,
+                None => {
+                    self.save()?;
+                    return Ok(Then::Leave);
+                }
+            }
+        }
+        let checkpoint = self.config().checkpoint.clone();
+        let scheduled = run_ends
+            || (epoch_ends && due(checkpoint.every_epochs, epochs_done))
+            || due(checkpoint.every_steps, step)
+            || (improved && checkpoint.keep_best);
+        let timed = checkpoint.every_minutes > 0.0 && self.saved.elapsed().as_secs_f64() >= checkpoint.every_minutes * 60.0;
+        self.state.phase = Phase::Done;
+        if scheduled {
+            // Before the checkpoint, so that it is among the lines that the checkpoint knows of. Those that depend on the clock
+            // or on a signal leave no line: two equal runs differ in nothing but `time_` and `rate_`.
+            self.metrics.write(&Record::Checkpoint { step, path: format!("checkpoints/step-{step:08}") })?;
+        }
+        if scheduled || timed {
+            self.save()?;
+        }
+        Ok(Then::GoOn)
+    }
+
+    /// Brings the numbers of the pending steps to the host and stops where one is not finite.
+    fn read_pending(&mut self) -> Result<()> {
+        StepReport::read_all(&mut self.state.pending)?;
+        // The last pending step is the last done, or, on an eager device, the one about to be.
+        let after = self.state.step + u64::from(self.device.eager && self.state.phase == Phase::Done);
+        let first = after - self.state.pending.len() as u64;
+        for (offset, report) in self.state.pending.iter().enumerate() {
+            let StepReport::Read(PendingStep { loss_sum, gradient_norm, .. }) = report else { continue };
+            if loss_sum.is_finite() && gradient_norm.is_finite() {
+                continue;
+            }
+            let step = first + offset as u64;
+            let what =
+                if loss_sum.is_finite() { format!("gradient norm is {gradient_norm}") } else { format!("loss is {loss_sum}") };
+            let kept = match self.store.steps()?.last() {
+                Some(step) => format!("the last good state is checkpoint step-{step:08}"),
+                None => "no checkpoint was written yet".into(),
+            };
+            return Err(Error::Failed(format!(
+                "step {step}: the {what}, so training stops before anything is saved; {kept}. {}. \
+                 Lower optimizer.learning_rate, set optimizer.clip_norm = 1.0, or look at these images",
+                self.step_items(step)
+            )));
+        }
+        Ok(())
+    }
+
+    /// The images of a step, for an error.
+    fn step_items(&self, step: u64) -> String {
+        let (epoch, within) = self.place(step);
+        let items: Vec<usize> = self.window(within).flat_map(|batch| self.loader.items(epoch, batch)).collect();
+        let shown: Vec<String> = items.iter().take(16).map(usize::to_string).collect();
+        let more = if items.len() > shown.len() { format!(" and {} more", items.len() - shown.len()) } else { String::new() };
+        format!("Images of the step, by number in the dataset: {}{more}", shown.join(", "))
+    }
+
+    /// Writes the line of the steps since the last one. Without such steps it does nothing.
+    fn log(&mut self) -> Result<()> {
+        self.read_pending()?;
+        self.show(true);
+        let steps = std::mem::take(&mut self.state.pending);
+        let read = || steps.iter().filter_map(|step| if let StepReport::Read(step) = step { Some(step) } else { None });
+        let Some(last) = read().last() else { return Ok(()) };
+        let images: u64 = read().map(|step| step.images).sum();
+        let (images_per_second, data_wait) = self.meter.take();
+        self.metrics.write(&Record::Train {
+            step: self.state.step,
+            epoch: self.place(self.state.step - 1).0,
+            loss: read().map(|step| step.loss_sum).sum::<f64>() / images as f64,
+            learning_rate: self.schedule.learning_rate(self.state.step - 1),
+            gradient_norm: last.gradient_norm,
+            images,
+            time_seconds: self.started.elapsed().as_secs_f64(),
+            rate_images_per_second: images_per_second,
+            rate_data_wait: data_wait,
+        })
+    }
+
+    /// Shows where training stands, with the mean loss of the pending steps.
+    fn show(&self, line: bool) {
+        let step = self.state.step;
+        let (loss, images) = self.state.pending.iter().fold((0.0, 0), |(loss, images), report| match report {
+            StepReport::Read(step) => (loss + step.loss_sum, images + step.images),
+            StepReport::OnDevice(..) => (loss, images),
+        });
+        if images == 0 {
+            return;
+        }
+        let (images_per_second, data_wait) = self.meter.peek();
+        let left =
+            (self.stepping.1 > 0).then(|| self.stepping.0.div_f64(self.stepping.1 as f64).mul_f64((self.steps - step) as f64));
+        let progress = Progress {
+            step,
+            steps: self.steps,
+            epoch: self.place(step - 1).0,
+            epochs: self.config().train.epochs,
+            loss: loss / images as f64,
+            learning_rate: self.schedule.learning_rate(step - 1),
+            images_per_second,
+            data_wait,
+            left,
+        };
+        self.console.show(&progress, line);
+    }
+
+    /// Evaluates after `epochs` epochs; whether it is the best so far. `None` where a signal came.
+    fn evaluate(&mut self, epochs: u64) -> Result<Option<bool>> {
+        let step = self.state.step;
+        let model = self.learner.model().valid();
+        let result = evaluate(&model, &self.eval_loader, &self.device.device, Some(&self.stop), &Console::default())?;
+        let Some(evaluation) = result else { return Ok(None) };
+        for bad in &evaluation.skipped {
+            let event = "bad-image".into();
+            let (path, reason) = (bad.name.clone(), bad.reason.clone());
+            self.metrics.write(&Record::Event { step, event, path, reason })?;
+        }
+        let Score { top1, top5, loss, n } = evaluation.score;
+        self.metrics.write(&Record::Eval {
+            step,
+            epoch: epochs,
+            top1,
+            top5,
+            loss,
+            n,
+            skipped: evaluation.skipped.len() as u64,
+            time_seconds: evaluation.seconds,
+            rate_images_per_second: n as f64 / evaluation.seconds.max(1e-9),
+        })?;
+        let skipped = match evaluation.skipped.len() {
+            0 => String::new(),
+            skipped => format!(" ({skipped} unreadable images left out)"),
+        };
+        self.console.say(format!(
+            "epoch {epochs}/{}: top-1 {top1:.2} % | top-5 {top5:.2} % | loss {loss:.4} | {n} images{skipped}",
+            self.config().train.epochs
+        ));
+        let improved = self.state.best.as_ref().is_none_or(|best| top1 > best.top1);
+        if improved {
+            self.state.best = Some(Best { step, top1 });
+        }
+        self.state.last = Some(evaluation.score);
+        self.meter = Meter::default();
+        Ok(Some(improved))
+    }
+
+    /// Writes a checkpoint of the present state and removes what need not be kept.
+    fn save(&mut self) -> Result<()> {
+        if self.saved_at == Some((self.state.step, self.state.phase)) {
+            return Ok(());
+        }
+        self.read_pending()?;
+        self.metrics.sync()?;
+        let pending = self.state.pending.iter().filter_map(|report| match report {
+            StepReport::Read(step) => Some(step.clone()),
+            StepReport::OnDevice(..) => None,
+        });
+        let manifest = Manifest {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").into(),
+            step: self.state.step,
+            phase: self.state.phase,
+            best: self.state.best.clone(),
+            last: self.state.last,
+            pending: pending.collect(),
+            metrics_bytes: self.metrics.bytes(),
+            data: self.state.fingerprint.clone(),
+            files: Default::default(),
+            sha256: String::new(),
+        };
+        let model = timm::export(self.learner.model());
+        let optimizer = self.learner.optimizer().export();
+        let config = self.config().to_toml();
+        self.store.save(manifest, &Parts { model: &model, optimizer: &optimizer, config: &config })?;
+        let best = self.state.best.as_ref().map(|best| best.step).filter(|_| self.config().checkpoint.keep_best);
+        if best == Some(self.state.step) {
+            self.store.mark_best(self.state.step)?;
+        }
+        self.store.retain(self.config().checkpoint.keep, best)?;
+        self.saved = Instant::now();
+        self.saved_at = Some((self.state.step, self.state.phase));
+        Ok(())
+    }
+}

@@ -1,0 +1,38 @@
+//! What can go wrong, sorted by what the caller should do about it.
+
+use std::path::Path;
+
+/// An error of the trainer. Its text names the file, key or tensor and says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command line or the configuration is wrong: nothing was started. Exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// The work itself failed. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Result of the trainer's functions.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// The exit code the program ends with: 2 for a wrong command line or configuration, 1 otherwise.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Error::Usage(_) => 2,
+            Error::Failed(_) => 1,
+        }
+    }
+
+    /// A failed operation on a file, with the system's own reason.
+    pub fn io(doing: &str, path: &Path, error: &std::io::Error) -> Self {
+        Error::Failed(format!("cannot {doing} {}: {error}", path.display()))
+    }
+}
+
+impl From<manyheads_data::DataError> for Error {
+    fn from(error: manyheads_data::DataError) -> Self {
+        Error::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,27 @@
+//! Training, checkpoints and evaluation of Vision Transformers.
+//!
+//! [`config::load`] reads and checks a configuration; [`train`] trains it, [`resume`] continues a run bit for bit, and [`eval`]
+//! measures top-1. Reading order: [`config`], [`recipe`], [`engine`], [`checkpoint`].
+
+pub mod checkpoint;
+pub mod config;
+mod dataset;
+pub mod engine;
+pub mod error;
+pub mod eval;
+pub mod info;
+pub mod log;
+pub mod recipe;
+
+pub mod run_dir;
+mod signals;
+mod space;
+mod unchanged;
+pub mod weights;
+
+pub use engine::device::DeviceName;
+pub use engine::train::{Outcome, Summary, resume, train};
+pub use error::{Error, Result};
+
+/// The version of Burn that the program is built on.
+pub const BURN_VERSION: &str = "0.22.1";

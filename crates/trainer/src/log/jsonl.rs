@@ -1,0 +1,164 @@
+//! `metrics.jsonl`: one JSON object a line, that two equal runs write alike but for keys that begin with `time_` or `rate_`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A line of the metrics.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Record {
+    /// Training since the last such line.
+    Train {
+        /// Updates done since the start of the run.
+        step: u64,
+        /// Epoch of the last of them, from 0.
+        epoch: u64,
+        /// Mean loss of an image, with label smoothing.
+        loss: f64,
+        /// Learning rate of the last step.
+        learning_rate: f64,
+        /// L2 norm of the whole gradient of the last step, before clipping.
+        gradient_norm: f64,
+        /// Images trained on since the last line.
+        images: u64,
+        /// Seconds since the process started training.
+        time_seconds: f64,
+        /// Images a second since the last line, waiting included.
+        rate_images_per_second: f64,
+        /// Share of the time since the last line in which the loop waited for the loader, 0 to 1.
+        rate_data_wait: f64,
+    },
+    /// An evaluation on the held-out images.
+    Eval {
+        /// Updates done.
+        step: u64,
+        /// Epochs done.
+        epoch: u64,
+        /// Percentage of images whose label ranks first.
+        top1: f64,
+        /// Percentage of images whose label is among the first five.
+        top5: f64,
+        /// Mean cross-entropy, without label smoothing.
+        loss: f64,
+        /// Images counted.
+        n: u64,
+        /// Images left out because they could not be read.
+        skipped: u64,
+        /// Seconds it took.
+        time_seconds: f64,
+        /// Images a second.
+        rate_images_per_second: f64,
+    },
+    /// A checkpoint that the configuration asks for at this step.
+    Checkpoint {
+        /// Its step.
+        step: u64,
+        /// Its folder below the run.
+        path: String,
+    },
+    /// Something worth knowing.
+    Event {
+        /// Updates done when it happened.
+        step: u64,
+        /// What happened: `bad-image`.
+        event: String,
+        /// The file it is about.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// The open metrics of a run.
+#[derive(Debug)]
+pub struct Metrics {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+impl Metrics {
+    /// Opens the metrics to go on after `bytes` bytes; what stands behind them is of steps that will be done again.
+    ///
+    /// # Errors
+    /// Where the file cannot be opened, or is shorter: then lines are missing that the checkpoint knows of.
+    pub fn open(run_dir: &Path, bytes: u64) -> Result<Self> {
+        let path = run_dir.join("metrics.jsonl");
+        let open = || -> std::io::Result<(File, u64)> {
+            let mut file = OpenOptions::new().create(true).write(true).read(true).truncate(false).open(&path)?;
+            let length = file.metadata()?.len();
+            if length >= bytes {
+                file.set_len(bytes)?;
+                file.seek(SeekFrom::End(0))?;
+            }
+            Ok((file, length))
+        };
+        let (file, length) = open().map_err(|e| Error::io("open", &path, &e))?;
+        if length < bytes {
+            return Err(Error::Failed(format!(
+                "{} has {length} bytes, but {bytes} had been written when the checkpoint was taken; put the missing lines back, \
+                 or start a new run",
+                path.display()
+            )));
+        }
+        Ok(Self { path, file, bytes })
+    }
+
+    /// Appends a line. It is handed to the system at once, so that it survives the process.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn write(&mut self, record: &Record) -> Result<()> {
+        let mut line = serde_json::to_vec(record).expect("a record has only values that JSON can hold");
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(|e| Error::io("write", &self.path, &e))?;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Length of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Waits until everything written is on the disk.
+    ///
+    /// # Errors
+    /// Where the disk refuses.
+    pub fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| Error::io("sync", &self.path, &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(step: u64) -> Record {
+        Record::Checkpoint { step, path: format!("checkpoints/step-{step:08}") }
+    }
+
+    #[test]
+    fn reopening_cuts_what_a_checkpoint_does_not_know_and_goes_on_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut metrics = Metrics::open(dir.path(), 0).unwrap();
+        metrics.write(&record(1)).unwrap();
+        let known = metrics.bytes();
+        metrics.write(&record(2)).unwrap();
+        let mut metrics = Metrics::open(dir.path(), known).unwrap();
+        metrics.write(&record(3)).unwrap();
+        metrics.sync().unwrap();
+        let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
+        let lines: Vec<Record> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines, [record(1), record(3)]);
+        assert_eq!(metrics.bytes(), text.len() as u64);
+        assert!(text.starts_with("{\"kind\":\"checkpoint\",\"step\":1,"));
+        let error = Metrics::open(dir.path(), 10_000).unwrap_err();
+        assert!(error.to_string().contains("metrics.jsonl"), "{error}");
+    }
+}

@@ -1,0 +1,6 @@
+//! What training does to the weights: loss, learning rate, optimizer, stochastic depth.
+
+pub mod loss;
+pub mod optimizer;
+pub mod schedule;
+pub mod stochastic_depth;

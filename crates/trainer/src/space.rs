@@ -1,0 +1,40 @@
+//! Whether the disk can hold the run's checkpoints, asked before hours of training rather than after.
+
+use std::path::Path;
+
+use manyheads_model::{Architecture, cost};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+/// Bytes of a checkpoint: weights and two moments in f32.
+pub fn checkpoint_bytes(architecture: &Architecture) -> u64 {
+    cost(architecture).parameters() * 12
+}
+
+/// Compares the free space below `run_dir` with what the kept checkpoints and the one being written take.
+///
+/// # Errors
+/// Where it is too little, with both numbers.
+pub fn check(run_dir: &Path, config: &Config, architecture: &Architecture) -> Result<()> {
+    let each = checkpoint_bytes(architecture);
+    // The newest ones, the best one, and the one that is written before an older one goes.
+    let count = config.checkpoint.keep as u64 + u64::from(config.checkpoint.keep_best) + 1;
+    let needed = each * count;
+    #[cfg(unix)]
+    if let Ok(stat) = rustix::fs::statvfs(run_dir) {
+        let free = stat.f_bavail * stat.f_frsize;
+        if free < needed {
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            return Err(Error::Failed(format!(
+                "{} has {} MiB free, but {count} checkpoints of {} MiB take {} MiB. Free some space, choose another --out, or lower checkpoint.keep",
+                run_dir.display(),
+                mib(free),
+                mib(each),
+                mib(needed)
+            )));
+        }
+    }
+    let _ = (run_dir, needed);
+    Ok(())
+}
