@@ -49,10 +49,17 @@ fn values_equal_plain_loops_in_float64() {
             let [q, k, v] = inputs.each_ref().map(|input| &input[image * TOKENS * WIDTH..(image + 1) * TOKENS * WIDTH]);
             expected.extend(reference::attention(layer, q, k, v, WIDTH, heads));
         }
-        // Sums of many products of unit size reach 100 and cancel: their rounding is that of the largest value, so such outputs
-        // (identity, relu, elu1 and sigmoid with wide heads) are measured against it. All others are held to 1e-5 as they are.
-        let largest = expected.iter().fold(1.0, |max: f64, v| max.max(v.abs()));
-        let scaled = |values: &[f64]| values.iter().map(|v| v / largest).collect::<Vec<_>>();
+        // 1e-5 absolute, or relative above 1. Two kinds of output are measured against their largest value instead: those that stay
+        // below 1, for which an absolute bound would say little; and sums of thousands of products without a bound, up to 3000 in
+        // size, whose rounding in f32 shows in the small values they cancel to (up to 2.7e-5 there, 1e-6 of the largest).
+        let largest = expected.iter().fold(0.0, |max: f64, v| max.max(v.abs()));
+        let unbounded = heads <= 3
+            && matches!(
+                (layer.kind, layer.kernel),
+                (AttentionKind::Linear, Some(Kernel::Tanh | Kernel::Elu1 | Kernel::Identity))
+            );
+        let unit = if unbounded || largest < 1.0 { largest } else { 1.0 };
+        let scaled = |values: &[f64]| values.iter().map(|v| v / unit).collect::<Vec<_>>();
         assert_close(&scaled(&actual), &scaled(&expected), 1e-5, &format!("{layer} with {heads} heads"));
     }
 }
@@ -185,7 +192,6 @@ fn linear_attention_with_a_head_per_feature_is_hydra() {
     }
 }
 
-/// The claim of Hydra's appendix: order of tokens does not matter to the sum.
 #[test]
 fn every_attention_commutes_with_permuting_tokens() {
     let device = Device::flex();

@@ -2,6 +2,6 @@
 
 pub mod device;
 pub mod evaluate;
-mod gradients;
-mod step;
+pub mod gradients;
+pub mod step;
 pub mod train;
