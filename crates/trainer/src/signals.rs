@@ -18,13 +18,15 @@ impl Stop {
         let stop = Self::default();
         #[cfg(unix)]
         {
-            use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+            use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
             let register = || -> std::io::Result<()> {
                 // In this order: at the first SIGINT the flag is not yet set, at the second it is.
                 signal_hook::flag::register_conditional_shutdown(SIGINT, 130, stop.0.clone())?;
                 for signal in [SIGINT, SIGTERM, SIGUSR1] {
                     signal_hook::flag::register(signal, stop.0.clone())?;
                 }
+                // Where files may not grow further (`ulimit -f`), writing is to fail with an error rather than end the process.
+                signal_hook::flag::register(SIGXFSZ, Arc::default())?;
                 Ok(())
             };
             register().map_err(|e| Error::Failed(format!("cannot catch signals: {e}")))?;

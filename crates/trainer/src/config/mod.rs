@@ -91,7 +91,7 @@ pub enum BadImage {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataConfig {
-    /// `folder`, `tar` or `embedded`.
+    /// What `train` and `val` are: `folder`, `tar`, or `embedded` for the images inside the program.
     pub source: DataSource,
     /// Training images: a folder or a tar file. Relative to the working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,7 +193,7 @@ pub enum OptimizerKind {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerConfig {
-    /// `adamw`.
+    /// Which optimizer: `adamw`.
     pub kind: OptimizerKind,
     /// Learning rate for a batch of `reference_batch` images. The rate used is
     /// learning_rate × (batch_size × accumulate) / reference_batch.
@@ -246,9 +246,9 @@ pub enum Interval {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleConfig {
-    /// `cosine`.
+    /// Which curve: `cosine`.
     pub kind: ScheduleKind,
-    /// `epoch` (DeiT) or `step`.
+    /// How often it moves: `epoch`, as DeiT, or `step`.
     pub interval: Interval,
     /// Epochs of linear warm-up. The cosine is not shifted by them, as in timm.
     pub warmup_epochs: f64,
