@@ -33,19 +33,31 @@ enum Command {
 
 fn main() -> ExitCode {
     // clap itself leaves with code 2 where the command line is wrong.
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // Backends panic where a device fails, as when its memory is full; the hook has said where by then.
+    let result = std::panic::catch_unwind(|| match command {
         Command::Train(args) => train::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Info(args) => info::run(args),
-    };
+    });
     match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error}");
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => {
+            say(&format!("error: {error}"));
             ExitCode::from(error.exit_code() as u8)
         }
+        Err(_) => {
+            say("error: the program or its backend failed in the way told above; a run can be continued with `manyheads resume`");
+            ExitCode::FAILURE
+        }
     }
+}
+
+/// Writes to stderr, whether or not anybody reads it.
+fn say(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// For clap: a device's name.
@@ -95,7 +107,7 @@ fn tell(outcome: &Outcome, json: bool) -> Result<ExitCode> {
             if json {
                 print(serde_json::json!({"run": run, "step": step, "finished": false}))?;
             } else {
-                eprintln!("stopped after step {step}; the state is saved. Continue with: manyheads resume {}", run.display());
+                say(&format!("stopped after step {step}; the state is saved. Continue with: manyheads resume {}", run.display()));
             }
             Ok(ExitCode::from(130))
         }

@@ -20,7 +20,12 @@ fn one_broken_image_fails_by_name_or_is_left_out_counted_and_listed() {
     place.images(8, 2);
     truncate(&place, "train/class3/0002.png");
     place.config(RUN);
-    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(1).says(&["class3/0002.png"]);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(1).says(&["class3/0002.png", "bad_image", "manyheads resume a"]);
+    // The run can go on from there, with the image left out.
+    let config = place.path("a/config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("bad_image = \"fail\"", "bad_image = \"skip\"")).unwrap();
+    place.run(&["resume", "a", "--device", "cpu"]).expect(0);
     let skip = |out: &str, workers: &str| {
         let workers = format!("data.workers={workers}");
         let args =
@@ -40,6 +45,7 @@ fn one_broken_image_fails_by_name_or_is_left_out_counted_and_listed() {
     let images: u64 = lines.iter().filter(|line| line["kind"] == "train").map(|line| line["images"].as_u64().unwrap()).sum();
     assert_eq!(images, 2 * 79);
     skip("c", "0");
+    support::assert_same_end(&place.path("a"), &place.path("b"));
     support::assert_same_end(&place.path("b"), &place.path("c"));
 }
 

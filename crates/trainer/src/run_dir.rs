@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+/// Held by the process that works on the run.
+const LOCK: &str = ".lock";
+
 /// A run's folder, held against other processes until it is dropped.
 #[derive(Debug)]
 pub struct RunDir {
@@ -57,7 +60,9 @@ impl RunDir {
                     out.display()
                 )));
             }
-            if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
+            // A run that failed before it began leaves its lock and nothing else.
+            let taken = |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != LOCK);
+            if fs::read_dir(out).is_ok_and(|mut entries| entries.any(taken)) {
                 return Err(Error::Usage(format!("{} is not empty. Choose another --out", out.display())));
             }
             fs::create_dir_all(out).map_err(|e| Error::io("create", out, &e))?;
@@ -88,7 +93,7 @@ impl RunDir {
     }
 
     fn lock(path: &Path) -> Result<Self> {
-        let file = path.join(".lock");
+        let file = path.join(LOCK);
         let lock = File::create(&file).map_err(|e| Error::io("create", &file, &e))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.into(), _lock: lock }),

@@ -7,8 +7,9 @@ use crate::config::{Config, load_text};
 use crate::error::{Error, Result};
 use crate::log::progress::Console;
 
-/// Keys that may change, because no weight and no metric depends on them.
-const FREE: [&str; 6] = ["run.device", "run.name", "data.workers", "data.prefetch", "checkpoint", "log"];
+/// Keys that may change, because no number of the steps already done depends on them.
+const FREE: [&str; 7] =
+    ["run.device", "run.name", "data.workers", "data.prefetch", "data.bad_image", "checkpoint", "log"];
 
 /// Refuses a configuration or dataset that is not the checkpoint's, or with `allowed` says what is different.
 ///

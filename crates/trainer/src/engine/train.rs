@@ -320,7 +320,9 @@ impl Run {
             let waiting = Instant::now();
             let next = self.batches.as_mut().and_then(Iterator::next);
             self.meter.wait(waiting.elapsed());
-            let mut batch = next.ok_or_else(|| Error::Failed("the loader ended before its epoch".into()))??;
+            let mut batch = next
+                .ok_or_else(|| Error::Failed("the loader ended before its epoch".into()))?
+                .map_err(|e| self.loader_failed(&e))?;
             for bad in std::mem::take(&mut batch.skipped) {
                 self.skipped += 1;
                 let event = "bad-image".into();
@@ -346,6 +348,16 @@ impl Run {
         self.stepping.0 += start.elapsed();
         self.stepping.1 += 1;
         Ok(())
+    }
+
+    /// An error of the loader, with what to do about the run.
+    fn loader_failed(&self, error: &manyheads_data::DataError) -> Error {
+        let skip = match (error.is_item_error(), self.config().data.bad_image) {
+            (true, crate::config::BadImage::Fail) => " To leave such images out, counted and listed, set data.bad_image = \"skip\".",
+            _ => "",
+        };
+        let run = self.dir.path().display();
+        Error::Failed(format!("{error}.{skip} Once it is mended, continue with: manyheads resume {run}"))
     }
 
     /// What follows an update: log, evaluate, save. Doing it again after an interruption adds nothing twice.
