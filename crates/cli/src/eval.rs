@@ -50,7 +50,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.json {
         crate::print(serde_json::json!({
             "top1": score.top1, "top5": score.top5, "loss": score.loss, "n": score.n,
-            "skipped": report.evaluation.skipped.len(), "weights": report.weights,
+            "skipped": report.evaluation.skipped.len(), "weights": report.weights.to_string_lossy(),
         }))?;
     } else {
         crate::print(format!("top-1 {:.2} % | top-5 {:.2} % | loss {:.4} | n {}", score.top1, score.top5, score.loss, score.n))?;

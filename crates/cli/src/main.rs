@@ -85,7 +85,7 @@ fn tell(outcome: &Outcome, json: bool) -> Result<ExitCode> {
             let run = summary.run.display();
             if json {
                 print(serde_json::json!({
-                    "run": summary.run, "step": summary.step, "finished": true,
+                    "run": summary.run.to_string_lossy(), "step": summary.step, "finished": true,
                     "top1": last.top1, "top5": last.top5, "loss": last.loss, "n": last.n,
                     "best": {"step": best.step, "top1": best.top1}, "skipped": summary.skipped,
                 }))?;
@@ -105,7 +105,7 @@ fn tell(outcome: &Outcome, json: bool) -> Result<ExitCode> {
         }
         Outcome::Interrupted { run, step } => {
             if json {
-                print(serde_json::json!({"run": run, "step": step, "finished": false}))?;
+                print(serde_json::json!({"run": run.to_string_lossy(), "step": step, "finished": false}))?;
             } else {
                 say(&format!("stopped after step {step}; the state is saved. Continue with: manyheads resume {}", run.display()));
             }

@@ -20,7 +20,11 @@ fn one_broken_image_fails_by_name_or_is_left_out_counted_and_listed() {
     place.images(8, 2);
     truncate(&place, "train/class3/0002.png");
     place.config(RUN);
-    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(1).says(&["class3/0002.png", "bad_image", "manyheads resume a"]);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(1).says(&[
+        "class3/0002.png",
+        "bad_image",
+        "manyheads resume a",
+    ]);
     // The run can go on from there, with the image left out.
     let config = place.path("a/config.toml");
     let text = fs::read_to_string(&config).unwrap();
@@ -88,4 +92,65 @@ fn a_diverging_run_stops_naming_step_and_images() {
     args.extend(sets.iter().flat_map(|set| ["--set", set]));
     place.run(&args).expect(1).says(&["step ", "Images of the step", "learning_rate"]);
     assert!(losses(&place.path("run")).iter().all(|loss| loss.is_finite()));
+}
+
+/// The weights of the last good step stay; what came out of a broken update is neither saved nor called good.
+#[test]
+fn weights_that_are_not_finite_are_not_saved() {
+    let place = Place::new();
+    place.images(8, 2);
+    place.config(RUN);
+    let sets = ["optimizer.learning_rate=1e39", "schedule.warmup_epochs=0", "checkpoint.every_steps=1", "checkpoint.keep=1"];
+    let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "run"];
+    args.extend(sets.iter().flat_map(|set| ["--set", set]));
+    place.run(&args).expect(1).says(&["not finite", "learning_rate"]);
+    assert!(support::steps(&place.path("run")).is_empty());
+}
+
+#[test]
+fn a_step_without_a_readable_image_is_passed_over() {
+    let place = Place::new();
+    place.images(2, 2);
+    truncate(&place, "train/class3/0000.png");
+    place.config("[train]\nepochs = 2\nbatch_size = 1\naccumulate = 1\n[log]\nevery_steps = 1\n");
+    let args = ["train", "tiny.toml", "--device", "cpu", "--out", "run", "--set", "data.bad_image=skip", "--json"];
+    let result = place.run(&args).expect(0).json();
+    assert_eq!((&result["step"], &result["skipped"]), (&40.into(), &2.into()));
+    assert_eq!(losses(&place.path("run")).len(), 38);
+}
+
+/// An evaluation that fails must not cost the training before it.
+#[test]
+fn a_broken_held_out_image_costs_no_training() {
+    let place = Place::new();
+    place.images(8, 2);
+    place.config(RUN);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    let path = place.path("val/class3/0001.png");
+    let bytes = fs::read(&path).unwrap();
+    truncate(&place, "val/class3/0001.png");
+    let done = place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(1);
+    done.says(&["class3/0001.png", "up to step 5 is saved", "manyheads resume run"]);
+    fs::write(&path, bytes).unwrap();
+    place.run(&["resume", "run", "--device", "cpu"]).expect(0).says(&["continuing from"]);
+    support::assert_same_end(&place.path("whole"), &place.path("run"));
+}
+
+/// A pipe called like an image would be waited for for ever.
+#[test]
+fn pipes_devices_and_dangling_links_neither_hang_nor_pass_unseen() {
+    let place = Place::new();
+    place.images(4, 2);
+    let pipe = place.path("train/class0/pipe.png");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", place.path("train/class1/zero.png")).unwrap();
+    place.config("[train]\nepochs = 1\nbatch_size = 8\naccumulate = 1\n");
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(0).says(&["2 ", "pipes, sockets and devices", "pipe.png"]);
+    std::os::unix::fs::symlink("nowhere", place.path("train/class2/dangling.png")).unwrap();
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "b"]).expect(1).says(&["dangling.png", "leads nowhere"]);
+    let skip = ["train", "tiny.toml", "--device", "cpu", "--out", "c", "--set", "data.bad_image=skip"];
+    place.run(&skip).expect(0);
+    assert!(std::process::Command::new("mkfifo").arg(place.path("pipe.tar")).status().unwrap().success());
+    let sets = ["--set", "data.source=tar", "--set", "data.train=pipe.tar", "--set", "data.val=pipe.tar"];
+    place.run(&[&["train", "tiny.toml"][..], &sets].concat()).expect(1).says(&["pipe.tar", "a pipe"]);
 }

@@ -55,6 +55,11 @@ fn wrong_configurations_are_explained() {
         ("[data]\nsource = \"embedded\"\n[run]\nname = \"a/b\"\n", &["c.toml:4:1", "slash"]),
         ("[data]\nsource = \"embedded\"\n[train]\nlabel_smoothing = 1.5\n", &["c.toml:4:1", "below 1"]),
         ("[data]\nsource = \"embedded\"\n[checkpoint]\nkeep = 0\n", &["c.toml:4:1", "at least 1"]),
+        ("[data]\nsource = \"embedded\"\n[train]\nepochs = 3074457345618258603\n", &["c.toml:4:1", "1,048,576"]),
+        ("[data]\nsource = \"embedded\"\n[eval]\nbatch_size = 9223372036854775807\n", &["c.toml:4:1", "1,048,576"]),
+        ("[data]\nsource = \"embedded\"\n[model]\nimage_size = 16416\npatch_size = 96\n", &["c.toml:4:1", "16384"]),
+        ("[data]\ntrain = \"\"\nval = \"x\"\n", &["c.toml:2:1", "empty"]),
+        ("[optimizer]\nbetas = [0.9, 0.9, 0.9]\n", &["c.toml", "betas"]),
         // Those that need the dataset.
         ("[data]\nsource = \"embedded\"\n", &["model.classes", "1000 classes", "the dataset 10"]),
         (
@@ -98,6 +103,7 @@ fn settings_win_over_files_and_files_over_what_they_extend() {
     place.run(&["info", "sub/derived.toml", "--set", "train.epoch=3"]).expect(2).says(&["--set train.epoch=3", "`epochs`"]);
     place.run(&["info", "sub/derived.toml", "--set", "train.epochs=x"]).expect(2).says(&["--set train.epochs=x"]);
     place.run(&["info", "sub/derived.toml", "--set", "train.epochs"]).expect(2).says(&["KEY=VALUE"]);
+    place.run(&["info", "sub/derived.toml", "--set", "extends=base.toml"]).expect(2).says(&["only a file can extend"]);
     // An error in the base names the base.
     place.write("base.toml", "[train]\nepoch = 7\n");
     place.run(&["info", "sub/derived.toml"]).expect(2).says(&["base.toml:2:1", "`epochs`"]);

@@ -288,3 +288,70 @@ fn copy(from: &Path, to: &Path) {
     let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp runs");
     assert!(status.success());
 }
+
+/// A kill between putting a checkpoint in place and pointing the links to it, or removing older ones, must not outlast the resume.
+#[test]
+fn resume_settles_links_and_folders() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    let link = |name: &str| fs::read_link(place.path("run/checkpoints").join(name)).unwrap();
+    copy(&place.path("whole"), &place.path("run"));
+    let (last, best) = (link("last"), link("best"));
+    let checkpoints = place.path("run/checkpoints");
+    for name in ["last", "best"] {
+        fs::remove_file(checkpoints.join(name)).unwrap();
+        std::os::unix::fs::symlink("step-00000001", checkpoints.join(name)).unwrap();
+    }
+    copy(&checkpoints.join(&last), &checkpoints.join("step-00000002"));
+    fs::write(checkpoints.join(".link-last"), "").unwrap();
+    fs::create_dir(checkpoints.join(".writing-step-00000099")).unwrap();
+    // What people leave there is no checkpoint.
+    fs::create_dir(checkpoints.join("step-7")).unwrap();
+    fs::write(checkpoints.join("step-00000098"), "").unwrap();
+    place.run(&["resume", "run", "--device", "cpu"]).expect(0);
+    assert_eq!((link("last"), link("best")), (last, best));
+    assert!(!checkpoints.join("step-00000002").exists(), "there are more checkpoints than are kept");
+    assert!(!checkpoints.join(".link-last").exists() && !checkpoints.join(".writing-step-00000099").exists());
+    assert_same_end(&place.path("whole"), &place.path("run"));
+    for name in ["", ".", "../x", "/tmp", "step-00000054/model.safetensors"] {
+        place.run(&["eval", "run", "--checkpoint", name]).expect(2).says(&["--checkpoint"]);
+    }
+    place.run(&["eval", "run", "--checkpoint", "step-00000001"]).expect(1).says(&["step-00000054"]);
+}
+
+#[test]
+fn removed_checkpoints_are_an_error_and_cost_no_metrics() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
+    let before = metrics(&place.path("run"));
+    fs::remove_dir_all(place.path("run/checkpoints")).unwrap();
+    place.run(&["resume", "run"]).expect(1).says(&["has been removed"]);
+    assert_eq!(metrics(&place.path("run")), before);
+}
+
+#[test]
+fn a_run_shortened_below_what_is_done_is_refused() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
+    let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
+    fs::write(place.path("run/config.toml"), config.replace("\nepochs = 6", "\nepochs = 2")).unwrap();
+    place.run(&["resume", "run", "--override"]).expect(2).says(&["54 steps are done", "18 steps"]);
+}
+
+/// deit#59: another copy of the data is another dataset, even with as many files.
+#[test]
+fn a_renamed_image_is_another_dataset() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
+    fs::rename(place.path("train/class4/0003.png"), place.path("train/class4/zzz.png")).unwrap();
+    place.run(&["resume", "run"]).expect(2).says(&["the training images have other file names", "--override"]);
+    place.run(&["resume", "run", "--override"]).expect(0).says(&["other file names"]);
+}

@@ -10,7 +10,7 @@ use std::fmt;
 
 /// Bounds that keep every count of parameters, multiply-accumulates and bytes within 64 bits, far above any model of this family.
 const MAX_WIDTH: usize = 1 << 16;
-const MAX_DEPTH: usize = 1 << 10;
+const MAX_DEPTH: usize = 1 << 8;
 const MAX_HIDDEN: usize = 1 << 20;
 const MAX_CLASSES: usize = 1 << 24;
 const MAX_TOKENS: usize = 1 << 18;

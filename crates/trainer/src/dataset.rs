@@ -9,8 +9,9 @@ use manyheads_data::{
     check_same_classes,
 };
 use manyheads_model::Architecture;
+use sha2::{Digest, Sha256};
 
-use crate::checkpoint::DataFingerprint;
+use crate::checkpoint::{DataFingerprint, hex};
 use crate::config::{self, AugmentConfig, BadImage, Config, Crop, DataSource};
 use crate::error::Result;
 
@@ -40,6 +41,8 @@ impl Datasets {
             train_images: self.train.len() as u64,
             val_images: self.val.len() as u64,
             classes: self.train.classes().to_vec(),
+            train_files: files_hash(&*self.train),
+            val_files: files_hash(&*self.val),
         }
     }
 
@@ -53,6 +56,18 @@ impl Datasets {
         }
         notices
     }
+}
+
+/// Hash of labels and file names in their order. The folders above are left out, so that a dataset may be moved.
+fn files_hash(source: &dyn Source) -> String {
+    let mut hash = Sha256::new();
+    for index in 0..source.len() {
+        let name = source.name(index);
+        hash.update((source.label(index) as u64).to_le_bytes());
+        hash.update(name.rsplit('/').next().unwrap_or(&name));
+        hash.update([0]);
+    }
+    hex(&hash.finalize())
 }
 
 /// Opens the held-out images alone, as evaluation needs no others.

@@ -88,8 +88,9 @@ impl Info {
             Err(e) => (None, Some(e.to_string())),
         };
         let steps_per_epoch = sizes.map(|(train, _)| config.steps_per_epoch(train));
-        let MemoryEstimate { weights, gradients, optimizer, activations } =
-            training_memory_bytes(architecture, config.train.batch_size);
+        let estimate = training_memory_bytes(architecture, config.train.batch_size);
+        let total = estimate.total();
+        let MemoryEstimate { weights, gradients, optimizer, activations } = estimate;
         Ok(Self {
             parameters: cost.parameters(),
             macs: cost.macs(),
@@ -103,7 +104,7 @@ impl Info {
             train_images: sizes.map(|(train, _)| train),
             val_images: sizes.map(|(_, val)| val),
             data_error,
-            memory: Memory { weights, gradients, optimizer, activations, total: weights + gradients + optimizer + activations },
+            memory: Memory { weights, gradients, optimizer, activations, total },
             config: config.clone(),
         })
     }

@@ -47,6 +47,10 @@ pub struct Session {
     pub command: Vec<String>,
 }
 
+fn empty(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
 impl RunDir {
     /// Creates the folder for a new run. `out` as given; otherwise `runs/<name>`, with a number where that is taken.
     ///
@@ -60,9 +64,12 @@ impl RunDir {
                     out.display()
                 )));
             }
-            // A run that failed before it began leaves its lock and nothing else.
-            let taken = |entry: std::io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != LOCK);
-            if fs::read_dir(out).is_ok_and(|mut entries| entries.any(taken)) {
+            // A run that ended before it began leaves hidden files and an empty folder for checkpoints.
+            let left = |entry: fs::DirEntry| {
+                entry.file_name().to_string_lossy().starts_with('.')
+                    || (entry.file_name() == "checkpoints" && empty(&entry.path()))
+            };
+            if fs::read_dir(out).is_ok_and(|entries| entries.flatten().any(|entry| !left(entry))) {
                 return Err(Error::Usage(format!("{} is not empty. Choose another --out", out.display())));
             }
             fs::create_dir_all(out).map_err(|e| Error::io("create", out, &e))?;
@@ -149,7 +156,7 @@ impl RunDir {
             from_step,
             device: device.into(),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            command: std::env::args().collect(),
+            command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
         });
         let mut text = serde_json::to_vec_pretty(&environment).expect("plain values");
         text.push(b'\n');

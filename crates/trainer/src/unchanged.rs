@@ -8,8 +8,7 @@ use crate::error::{Error, Result};
 use crate::log::progress::Console;
 
 /// Keys that may change, because no number of the steps already done depends on them.
-const FREE: [&str; 7] =
-    ["run.device", "run.name", "data.workers", "data.prefetch", "data.bad_image", "checkpoint", "log"];
+const FREE: [&str; 7] = ["run.device", "run.name", "data.workers", "data.prefetch", "data.bad_image", "checkpoint", "log"];
 
 /// Refuses a configuration or dataset that is not the checkpoint's, or with `allowed` says what is different.
 ///
@@ -42,6 +41,13 @@ pub fn check(
     {
         if before != now {
             changes.push(format!("number of {what} images: {before} in the checkpoint, {now} in the dataset"));
+        }
+    }
+    for (what, before, now) in
+        [("training", &before.train_files, &data.train_files), ("held-out", &before.val_files, &data.val_files)]
+    {
+        if before != now {
+            changes.push(format!("the {what} images have other file names or another order than in the checkpoint"));
         }
     }
     if changes.is_empty() {

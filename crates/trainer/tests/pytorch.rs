@@ -108,9 +108,9 @@ fn check(sizes: &[usize]) {
         }
         let (gradients, report) = learner.close(window).unwrap();
         learner.update(gradients, rate, step as u64 + 1);
-        let mut reports = [report];
+        let mut reports = [(step as u64, report)];
         StepReport::read_all(&mut reports).unwrap();
-        let [StepReport::Read(report)] = reports else { panic!("the numbers were read") };
+        let [(_, StepReport::Read(report))] = reports else { panic!("the numbers were read") };
         let loss = report.loss_sum / report.images as f64;
         assert!(apart(loss, number("loss"), 0.0) < 2e-5, "step {step}: loss {loss} is not {}", number("loss"));
         let norm = report.gradient_norm;

@@ -53,7 +53,7 @@ pub fn decode_rgb(bytes: &[u8], name: &str) -> Result<Pixels, DataError> {
     let decoded = catch_unwind(AssertUnwindSafe(|| match sniff(bytes) {
         Format::Jpeg => jpeg::decode(bytes),
         Format::Png => {
-            let decoder = PngDecoder::with_limits(Cursor::new(bytes), Limits::no_limits());
+            let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits());
             decoder.map_err(damaged("PNG")).and_then(|decoder| to_rgb(decoder, "PNG"))
         }
         Format::WebP => WebPDecoder::new(Cursor::new(bytes)).map_err(damaged("WebP")).and_then(|d| to_rgb(d, "WebP")),
@@ -62,6 +62,13 @@ pub fn decode_rgb(bytes: &[u8], name: &str) -> Result<Pixels, DataError> {
     decoded
         .unwrap_or_else(|panic| Err(format!("the decoder failed: {}. Replace or remove the file", panic_message(&*panic))))
         .map_err(|reason| DataError::bad_image(name, reason))
+}
+
+/// What a PNG may take besides its pixels: a small file can hold a colour profile that inflates to gigabytes.
+fn limits() -> Limits {
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(64 << 20);
+    limits
 }
 
 /// The text of a panic.
@@ -92,6 +99,12 @@ fn to_rgb(decoder: impl ImageDecoder, format: &'static str) -> Result<Pixels, St
     check_size(width.into(), height.into())?;
     let (width, height) = (width as usize, height as usize);
     let color = decoder.color_type();
+    let bytes = width as u64 * height as u64 * u64::from(color.bytes_per_pixel());
+    if bytes > 4 * MAX_PIXELS {
+        return Err(format!(
+            "{width} × {height} pixels of type {color:?} take {bytes} bytes: probably damaged. Scale it down, or remove the file"
+        ));
+    }
     let mut raw = vec![0; width * height * usize::from(color.bytes_per_pixel())];
     decoder.read_image(&mut raw).map_err(damaged(format))?;
     // 16-bit samples come in the machine's byte order.

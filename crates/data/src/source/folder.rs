@@ -42,8 +42,8 @@ impl Folder {
         let mut ignored = Ignored::default();
         let mut loose: Vec<Vec<u8>> = Vec::new();
         let mut classes = Vec::new();
-        for (name, is_folder) in list(&root)? {
-            if is_folder && name.first() != Some(&b'.') {
+        for (name, what) in list(&root)? {
+            if what == Entry::Folder && name.first() != Some(&b'.') {
                 let class = String::from_utf8(name.clone()).map_err(|_| {
                     let reason = io::Error::other("the name of a class folder must be UTF-8. Rename the folder");
                     DataError::io(root.join(OsStr::from_bytes(&name)).display().to_string(), reason)
@@ -54,7 +54,8 @@ impl Folder {
                 continue;
             }
             match kind(&name) {
-                Kind::Image if !is_folder => loose.push(name),
+                _ if what == Entry::Special => ignored.add(SPECIAL, &name),
+                Kind::Image if what == Entry::File => loose.push(name),
                 other => ignored.add_kind(other, &name),
             }
         }
@@ -84,8 +85,21 @@ impl Folder {
     }
 }
 
-/// Names in a folder and whether each is a folder, links followed, in byte order.
-fn list(folder: &Path) -> Result<Vec<(Vec<u8>, bool)>, DataError> {
+/// How a notice calls what is no regular file.
+const SPECIAL: &str = "pipes, sockets and devices";
+
+/// What a name in a folder stands for, links followed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    Folder,
+    /// A file, or a link that leads nowhere: reading that is an error of the one item.
+    File,
+    /// A pipe, socket or device. Reading it could wait for ever or have no end.
+    Special,
+}
+
+/// Names in a folder and what each stands for, in byte order.
+fn list(folder: &Path) -> Result<Vec<(Vec<u8>, Entry)>, DataError> {
     let at = |path: &Path| path.display().to_string();
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder).map_err(|e| DataError::io(at(folder), e))? {
@@ -93,9 +107,20 @@ fn list(folder: &Path) -> Result<Vec<(Vec<u8>, bool)>, DataError> {
         let name = entry.file_name().into_vec();
         let mut file_type = entry.file_type().map_err(|e| DataError::io(at(&entry.path()), e))?;
         if file_type.is_symlink() {
-            file_type = fs::metadata(entry.path()).map_err(|e| DataError::io(at(&entry.path()), e))?.file_type();
+            match fs::metadata(entry.path()) {
+                Ok(metadata) => file_type = metadata.file_type(),
+                Err(_) => {
+                    entries.push((name, Entry::File));
+                    continue;
+                }
+            }
         }
-        entries.push((name, file_type.is_dir()));
+        let what = match () {
+            () if file_type.is_dir() => Entry::Folder,
+            () if file_type.is_file() => Entry::File,
+            () => Entry::Special,
+        };
+        entries.push((name, what));
     }
     entries.sort_unstable();
     Ok(entries)
@@ -114,15 +139,16 @@ fn walk(
             io::Error::other(format!("more than {MAX_DEPTH} folders deep: a symbolic link leads in a circle")),
         ));
     }
-    for (name, is_folder) in list(folder)? {
+    for (name, what) in list(folder)? {
         let end = prefix.len();
         prefix.extend_from_slice(&name);
         match kind(&name) {
             Kind::Hidden => ignored.add_kind(Kind::Hidden, &in_class(found, prefix)),
-            _ if is_folder => {
+            _ if what == Entry::Folder => {
                 prefix.push(b'/');
                 walk(&folder.join(OsStr::from_bytes(&name)), prefix, depth + 1, found, ignored)?;
             }
+            _ if what == Entry::Special => ignored.add(SPECIAL, &in_class(found, prefix)),
             Kind::Image => {
                 found.direct |= depth == 0;
                 found.files.push((prefix.clone(), ()));
@@ -156,7 +182,12 @@ impl Source for Folder {
     }
 
     fn read(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
-        fs::read(self.path(index)).map(Cow::Owned).map_err(|e| DataError::io(self.name(index), e))
+        let path = self.path(index);
+        fs::read(&path).map(Cow::Owned).map_err(|e| {
+            let dangling = e.kind() == io::ErrorKind::NotFound && path.is_symlink();
+            let e = if dangling { io::Error::other("a symbolic link that leads nowhere. Mend or remove it") } else { e };
+            DataError::io(self.name(index), e)
+        })
     }
 
     fn notices(&self) -> &[String] {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use tar::{Archive, EntryType};
@@ -103,6 +103,10 @@ impl Tar {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
         let path = path.as_ref().to_owned();
         let io_error = |e| DataError::io(path.display().to_string(), e);
+        // Opening a pipe would wait for a writer.
+        if std::fs::metadata(&path).map_err(io_error)?.file_type().is_fifo() {
+            return Err(io_error(io::Error::other("a pipe, where a tar file is expected: it is read in place")));
+        }
         let file = File::open(&path).map_err(io_error)?;
         let len = file.metadata().map_err(io_error)?.len();
         let mut start = [0u8; 8];

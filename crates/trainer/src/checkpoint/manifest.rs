@@ -33,6 +33,8 @@ pub struct Best {
 /// A step whose loss is not yet in `metrics.jsonl`, because the line it belongs to comes later.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PendingStep {
+    /// Its number, from 0.
+    pub step: u64,
     /// Sum of the images' losses.
     pub loss_sum: f64,
     /// Images in the step.
@@ -50,6 +52,10 @@ pub struct DataFingerprint {
     pub val_images: u64,
     /// Class names in the order of the labels.
     pub classes: Vec<String>,
+    /// Hash of the training images' labels and file names in their order. Another order is another run.
+    pub train_files: String,
+    /// The same of the held-out images.
+    pub val_files: String,
 }
 
 /// The state of a run beside its tensors.
@@ -124,9 +130,15 @@ mod tests {
             phase: Phase::Trained,
             best: Some(Best { step: 10, top1: 81.846 }),
             last: Some(Score { top1: 81.8, top5: 95.6, loss: 0.82, n: 50_000 }),
-            pending: vec![PendingStep { loss_sum: 0.1f32 as f64, images: 3, gradient_norm: 1e-30 }],
+            pending: vec![PendingStep { step: 11, loss_sum: 0.1f32 as f64, images: 3, gradient_norm: 1e-30 }],
             metrics_bytes: 345,
-            data: DataFingerprint { train_images: 5, val_images: 6, classes: vec!["a".into()] },
+            data: DataFingerprint {
+                train_images: 5,
+                val_images: 6,
+                classes: vec!["a".into()],
+                train_files: "0a".into(),
+                val_files: "0b".into(),
+            },
             files: [("x".to_string(), FileEntry { bytes: 1, sha256: "00".into() })].into(),
             sha256: String::new(),
         };

@@ -7,6 +7,7 @@ mod container;
 mod manifest;
 mod store;
 
+pub(crate) use container::hex;
 pub use container::{FileEntry, read_tensors};
 pub use manifest::{Best, DataFingerprint, FORMAT, Manifest, PendingStep, Phase};
 pub use store::{Checkpoint, Parts, Store, load_model};

@@ -16,6 +16,8 @@ const CONFIG: &str = "config.toml";
 const MANIFEST: &str = "manifest.json";
 /// A checkpoint being written; it never counts.
 const WRITING: &str = ".writing-";
+/// A link being made.
+const LINK: &str = ".link-";
 /// A checkpoint that one of the same step is about to replace.
 const REPLACED: &str = ".replaced-";
 
@@ -71,13 +73,9 @@ impl Store {
     /// # Errors
     /// Where the folder cannot be listed.
     pub fn steps(&self) -> Result<Vec<u64>> {
-        let mut steps: Vec<u64> = self
-            .names()?
-            .iter()
-            .filter_map(|name| {
-                name.strip_prefix("step-").filter(|digits| digits.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
-            })
-            .collect();
+        let step = |name: &String| name.strip_prefix("step-")?.parse().ok().filter(|step| folder(*step) == *name);
+        let names = self.names()?;
+        let mut steps: Vec<u64> = names.iter().filter(|name| self.dir.join(name).is_dir()).filter_map(step).collect();
         steps.sort_unstable();
         Ok(steps)
     }
@@ -94,9 +92,12 @@ impl Store {
             .map_err(|e| Error::io("list", &self.dir, &e))
     }
 
-    /// Whether a checkpoint was ever finished here, even if its folder is gone now.
-    pub fn was_used(&self) -> bool {
-        self.dir.join("last").is_symlink() || self.dir.join("last").exists()
+    /// Makes the empty folder of a new run. A run without it has lost its checkpoints.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn create(&self) -> Result<()> {
+        fs::create_dir_all(&self.dir).map_err(|e| Error::io("create", &self.dir, &e))
     }
 
     /// Writes a checkpoint; when this returns, it is on the disk under its name and `last` points to it.
@@ -104,6 +105,17 @@ impl Store {
     /// # Errors
     /// Says what could not be written and that the earlier checkpoints are untouched. Nothing half-written is left.
     pub fn save(&self, mut manifest: Manifest, parts: &Parts<'_>) -> Result<PathBuf> {
+        for tensor in parts.model.iter().chain(parts.optimizer) {
+            if !tensor.values.iter().all(|value| value.is_finite()) {
+                return Err(Error::Failed(format!(
+                    "after step {} the tensor {} is not finite, so checkpoint {} is not written and the earlier ones are kept. \
+                     Lower optimizer.learning_rate or set optimizer.clip_norm = 1.0",
+                    manifest.step,
+                    tensor.name,
+                    folder(manifest.step)
+                )));
+            }
+        }
         let name = folder(manifest.step);
         let writing = self.dir.join(format!("{WRITING}{name}"));
         let target = self.dir.join(&name);
@@ -169,17 +181,9 @@ impl Store {
         Ok(())
     }
 
-    /// Points `best` to the checkpoint of `step`.
-    ///
-    /// # Errors
-    /// Where the link cannot be written.
-    pub fn mark_best(&self, step: u64) -> Result<()> {
-        self.link("best", step).map_err(|e| Error::io("link", &self.dir.join("best"), &e))
-    }
-
     /// Points `name` to the folder of `step`, replacing an older link in one move.
     fn link(&self, name: &str, step: u64) -> std::io::Result<()> {
-        let aside = self.dir.join(format!(".link-{name}"));
+        let aside = self.dir.join(format!("{LINK}{name}"));
         match fs::remove_file(&aside) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
             _ => {}
@@ -197,6 +201,11 @@ impl Store {
     /// # Errors
     /// Where there is no such checkpoint; lists those there are.
     pub fn resolve(&self, name: &str) -> Result<PathBuf> {
+        let mut parts = Path::new(name).components();
+        let plain = matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None));
+        if !plain {
+            return Err(Error::Usage(format!("--checkpoint {name:?}: it is last, best, or a name such as step-00001250")));
+        }
         let path = self.dir.join(name);
         // Where links are plain files, they hold the folder's name.
         let path = match fs::metadata(&path) {
@@ -227,9 +236,31 @@ impl Store {
                 fs::rename(&path, self.dir.join(step)).map_err(|e| Error::io("rename", &path, &e))?;
             } else if name.starts_with(WRITING) || name.starts_with(REPLACED) {
                 fs::remove_dir_all(&path).map_err(|e| Error::io("remove", &path, &e))?;
+            } else if name.starts_with(LINK) {
+                fs::remove_file(&path).map_err(|e| Error::io("remove", &path, &e))?;
             }
         }
         Ok(())
+    }
+
+    /// Brings the links and the number of folders to what they are after a save of `step`: a process may have been killed between
+    /// putting a checkpoint in place and this.
+    ///
+    /// # Errors
+    /// Where a link cannot be written or a folder not be removed.
+    pub fn settle(&self, step: u64, best: Option<u64>, keep: usize) -> Result<()> {
+        self.link("last", step).map_err(|e| Error::io("link", &self.dir.join("last"), &e))?;
+        match best.filter(|best| self.dir.join(folder(*best)).is_dir()) {
+            Some(best) => self.link("best", best).map_err(|e| Error::io("link", &self.dir.join("best"), &e))?,
+            // What the link led to is gone or no longer the best.
+            None => match fs::remove_file(self.dir.join("best")) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", &self.dir.join("best"), &e));
+                }
+                _ => {}
+            },
+        }
+        self.retain(keep, best)
     }
 
     /// The newest checkpoint that is whole, with the reasons why newer ones are not. `None` where there is no checkpoint at all.
@@ -237,6 +268,15 @@ impl Store {
     /// # Errors
     /// Where there are checkpoints and none is sound: it lists what is wrong with each.
     pub fn newest_sound(&self) -> Result<Option<(Checkpoint, Vec<(u64, String)>)>> {
+        if !self.dir.is_dir() {
+            return Err(Error::Failed(format!("{} has been removed: the run cannot be resumed", self.dir.display())));
+        }
+        if self.steps()?.is_empty() && self.dir.join("last").is_symlink() {
+            return Err(Error::Failed(format!(
+                "all checkpoints in {} have been removed: the run cannot be resumed",
+                self.dir.display()
+            )));
+        }
         let mut broken = Vec::new();
         for step in self.steps()?.into_iter().rev() {
             match load(&self.dir.join(folder(step))) {
@@ -246,13 +286,7 @@ impl Store {
             }
         }
         if broken.is_empty() {
-            return match self.was_used() {
-                false => Ok(None),
-                true => Err(Error::Failed(format!(
-                    "all checkpoints in {} have been removed: the run cannot be resumed",
-                    self.dir.display()
-                ))),
-            };
+            return Ok(None);
         }
         let list: Vec<String> = broken.into_iter().map(|(step, reason)| format!("\n  {}: {reason}", folder(step))).collect();
         Err(Error::Failed(format!("no sound checkpoint in {}:{}", self.dir.display(), list.concat())))
@@ -265,7 +299,7 @@ impl Store {
     pub fn set_aside(&self, step: u64) -> Result<PathBuf> {
         let path = self.dir.join(folder(step));
         let aside = self.dir.join(format!("{}.broken", folder(step)));
-        if aside.exists() {
+        if aside.is_dir() {
             fs::remove_dir_all(&aside).map_err(|e| Error::io("remove", &aside, &e))?;
         }
         fs::rename(&path, &aside).map_err(|e| Error::io("rename", &path, &e))?;
@@ -293,10 +327,7 @@ fn read_verified(path: &Path, manifest: &Manifest, name: &str) -> Result<Vec<u8>
     let file = path.join(name);
     let entry =
         manifest.files.get(name).ok_or_else(|| Error::Failed(format!("{} is not listed in {MANIFEST}", file.display())))?;
-    let bytes = fs::read(&file).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::Failed(format!("{} is missing", file.display())),
-        _ => Error::io("read", &file, &e),
-    })?;
+    let bytes = read_file(&file)?;
     if bytes.len() as u64 != entry.bytes {
         return Err(Error::Failed(format!("{} has {} bytes instead of {}", file.display(), bytes.len(), entry.bytes)));
     }
@@ -306,12 +337,18 @@ fn read_verified(path: &Path, manifest: &Manifest, name: &str) -> Result<Vec<u8>
     Ok(bytes)
 }
 
+/// Reads a regular file; a pipe in its place could wait for ever.
+fn read_file(file: &Path) -> Result<Vec<u8>> {
+    match fs::metadata(file) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Error::Failed(format!("{} is missing", file.display()))),
+        Ok(metadata) if !metadata.is_file() => Err(Error::Failed(format!("{} is no regular file", file.display()))),
+        _ => fs::read(file).map_err(|e| Error::io("read", file, &e)),
+    }
+}
+
 fn read_manifest(path: &Path) -> Result<Manifest> {
     let file = path.join(MANIFEST);
-    let bytes = fs::read(&file).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => Error::Failed(format!("{} is missing", file.display())),
-        _ => Error::io("read", &file, &e),
-    })?;
+    let bytes = read_file(&file)?;
     Manifest::from_bytes(&bytes, &file).map_err(Error::Failed)
 }
 

@@ -12,6 +12,11 @@ pub(super) struct Problem {
     pub help: Option<String>,
 }
 
+/// Bound on batches and epochs: far above any use, and no product of them overflows.
+const MAX_COUNT: usize = 1 << 20;
+/// Longest side of an image that the loader makes, in pixels.
+const MAX_SIDE: usize = 16_384;
+
 type Check = Result<(), Problem>;
 
 fn ensure(holds: bool, key: &'static str, message: impl Into<String>) -> Check {
@@ -30,6 +35,11 @@ pub(super) fn check(config: &Config) -> Check {
         !name.trim().is_empty() && !name.contains(['/', '\\', '\0']) && name != "." && name != "..",
         "run.name",
         "the name becomes a folder's name: it may not be empty, `.` or `..`, nor contain a slash",
+    )?;
+    ensure(
+        config.model.image_size.hw().iter().all(|side| *side <= MAX_SIDE),
+        "model.image_size",
+        format!("a side is longer than {MAX_SIDE} pixels"),
     )?;
     ensure(run.seed <= i64::MAX as u64, "run.seed", "the seed must be below 2^63, the greatest number TOML holds")?;
     crate::engine::device::DeviceName::parse(&run.device).map_err(|message| Problem {
@@ -50,7 +60,13 @@ pub(super) fn check(config: &Config) -> Check {
             with_help(ensure(data.val.is_some(), "data.val", "missing: where are the held-out images?"), help)?;
         }
     }
-    ensure(data.prefetch >= 1, "data.prefetch", "at least 1 batch must be prepared ahead")?;
+    for (key, path) in [("data.train", &data.train), ("data.val", &data.val)] {
+        let Some(path) = path else { continue };
+        ensure(!path.as_os_str().is_empty(), key, "the path is empty")?;
+        let absolute = std::path::absolute(path).map_err(|e| Problem { key, message: e.to_string(), help: None })?;
+        ensure(absolute.to_str().is_some(), key, format!("{} is not UTF-8, as a TOML file must be", absolute.display()))?;
+    }
+    ensure((1..=MAX_COUNT).contains(&data.prefetch), "data.prefetch", "must be between 1 and 1,048,576 batches")?;
     ensure(data.workers.is_none_or(|n| n <= 1024), "data.workers", "more than 1,024 threads")?;
     let channels = config.model.channels;
     for (key, values) in [("data.mean", &data.mean), ("data.std", &data.std)] {
@@ -97,7 +113,7 @@ pub(super) fn check(config: &Config) -> Check {
     )?;
 
     ensure(schedule.warmup_epochs >= 0.0 && schedule.warmup_epochs.is_finite(), "schedule.warmup_epochs", "must be at least 0")?;
-    ensure(train.epochs >= 1, "train.epochs", "at least 1 epoch")?;
+    ensure((1..=MAX_COUNT as u64).contains(&train.epochs), "train.epochs", "must be between 1 and 1,048,576")?;
     with_help(
         ensure(
             schedule.warmup_epochs < train.epochs as f64 || schedule.warmup_epochs == 0.0,
@@ -121,10 +137,12 @@ pub(super) fn check(config: &Config) -> Check {
         )?;
     }
 
-    ensure(train.batch_size >= 1, "train.batch_size", "at least 1 image")?;
-    ensure(train.accumulate >= 1, "train.accumulate", "at least 1 batch")?;
+    for (key, value) in
+        [("train.batch_size", train.batch_size), ("train.accumulate", train.accumulate), ("eval.batch_size", eval.batch_size)]
+    {
+        ensure((1..=MAX_COUNT).contains(&value), key, "must be between 1 and 1,048,576")?;
+    }
     ensure((0.0..1.0).contains(&train.label_smoothing), "train.label_smoothing", "must be at least 0 and below 1")?;
-    ensure(eval.batch_size >= 1, "eval.batch_size", "at least 1 image")?;
     ensure(eval.crop_pct > 0.0 && eval.crop_pct <= 1.0, "eval.crop_pct", "must be above 0 and at most 1")?;
     ensure(checkpoint.keep >= 1, "checkpoint.keep", "at least 1 checkpoint must be kept, or the run could not be resumed")?;
     ensure(

@@ -75,6 +75,9 @@ fn setting(set: &str) -> Result<Layer> {
     let Some((key, value)) = set.split_once('=') else {
         return Err(Error::Usage(format!("--set {set}: expected KEY=VALUE, such as --set train.epochs=10")));
     };
+    if key.trim() == "extends" {
+        return Err(Error::Usage(format!("--set {set}: only a file can extend another; write the key into one")));
+    }
     let origin = format!("--set {set}");
     let text = format!("{} = {}", key.trim(), value.trim());
     if text.parse::<toml::Table>().is_ok() {
@@ -152,8 +155,10 @@ fn compose(layers: Vec<Layer>, name: Option<String>) -> Result<Loaded> {
     }
     table.remove("extends");
     let config = Config::deserialize(table).map_err(|e| {
-        // Each layer is well-formed by itself, so only keys that exclude each other across layers can end here.
-        Error::Usage(format!("the composed configuration is wrong: {}", e.message()))
+        // Text and table are read by different rules in small things, such as the length of an array.
+        let wrong = layers.iter().rev().find(|layer| Config::deserialize(layer.table.clone()).is_err());
+        let origin = wrong.map_or("the composed configuration", |layer| &layer.origin);
+        Error::Usage(format!("{origin}: {}", e.to_string().trim().replace('\n', " ")))
     })?;
     let mut config = config;
     config.run.name = config.run.name.take().or(name).or(Some("run".into()));

@@ -2,6 +2,7 @@
 
 use burn::tensor::Device;
 
+use super::quiet::quiet;
 use crate::error::{Error, Result};
 
 /// A device as the command line and the configuration name it.
@@ -53,10 +54,10 @@ impl DeviceName {
     /// [`Error::Failed`] where the program was built without that kind or the machine has none; it lists what there is.
     pub fn open(self) -> Result<OpenDevice> {
         match self {
-            Self::Auto => Ok(auto()?),
+            Self::Auto => quiet(auto),
             Self::Cpu => cpu(),
-            Self::Wgpu(index) => wgpu(index),
-            Self::Cuda(index) => cuda(index),
+            Self::Wgpu(index) => quiet(|| wgpu(index)),
+            Self::Cuda(index) => quiet(|| cuda(index)),
         }
     }
 }

@@ -3,5 +3,6 @@
 pub mod device;
 pub mod evaluate;
 pub mod gradients;
+mod quiet;
 pub mod step;
 pub mod train;

@@ -48,11 +48,6 @@ impl Window {
     pub fn new(planned: usize) -> Self {
         Self { gradients: GradientSum::default(), loss: None, planned, images: 0 }
     }
-
-    /// Images added so far.
-    pub fn images(&self) -> usize {
-        self.images
-    }
 }
 
 impl Learner {
@@ -110,15 +105,10 @@ impl Learner {
         window.gradients.add(self.model(), &mut gradients, self.optimizer.slots())
     }
 
-    /// The gradient of the finished step with its norm, and the report; nothing has been updated yet.
-    ///
-    /// # Errors
-    /// Where the step has no image.
-    pub fn close(&self, window: Window) -> Result<(GradientSum, StepReport)> {
+    /// The gradient of the finished step, and the report; nothing has been updated yet. `None` where the step has no image.
+    pub fn close(&self, window: Window) -> Option<(GradientSum, StepReport)> {
         let Window { mut gradients, loss, planned, images } = window;
-        let Some(loss) = loss else {
-            return Err(Error::Failed("every image of this step is unreadable".into()));
-        };
+        let loss = loss?;
         if images != planned {
             gradients.scale(planned as f64 / images as f64);
         }
@@ -126,7 +116,7 @@ impl Learner {
         if self.clip_norm > 0.0 {
             gradients.clip(norm.clone(), self.clip_norm);
         }
-        Ok((gradients, StepReport::OnDevice(loss, norm, images as u64)))
+        Some((gradients, StepReport::OnDevice(loss, norm, images as u64)))
     }
 
     /// Applies the step's gradient. `count` is the number of the update from 1.
@@ -141,10 +131,10 @@ impl StepReport {
     ///
     /// # Errors
     /// Where the device failed.
-    pub fn read_all(reports: &mut [StepReport]) -> Result<()> {
+    pub fn read_all(reports: &mut [(u64, StepReport)]) -> Result<()> {
         let on_device: Vec<Tensor<1>> = reports
             .iter()
-            .filter_map(|report| match report {
+            .filter_map(|(_, report)| match report {
                 Self::OnDevice(loss, norm, _) => Some([loss.clone(), norm.clone()]),
                 Self::Read(_) => None,
             })
@@ -159,12 +149,16 @@ impl StepReport {
             .try_into_vec()
             .map_err(|e| Error::Failed(format!("losses cannot be read back: {e}")))?;
         let mut pairs = values.chunks_exact(2);
-        for report in reports {
+        for (step, report) in reports {
             if let Self::OnDevice(_, _, images) = report
                 && let Some([loss, norm]) = pairs.next()
             {
-                *report =
-                    Self::Read(PendingStep { loss_sum: f64::from(*loss), images: *images, gradient_norm: f64::from(*norm) });
+                *report = Self::Read(PendingStep {
+                    step: *step,
+                    loss_sum: f64::from(*loss),
+                    images: *images,
+                    gradient_norm: f64::from(*norm),
+                });
             }
         }
         Ok(())

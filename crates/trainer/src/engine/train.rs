@@ -63,16 +63,18 @@ pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) ->
     let console = Console::default();
     let datasets = Datasets::open(config)?;
     loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
+    let loaders = Loaders::new(loaded, datasets)?;
     let open = open_device(config, device)?;
     let stop = Stop::on_signals()?;
     let dir = RunDir::create(out, config.run.name.as_deref().unwrap_or("run"))?;
     space::check(dir.path(), config, &loaded.architecture)?;
+    Store::new(dir.path()).create()?;
     dir.write("config.toml", config.to_toml().as_bytes())?;
     dir.note_session(0, &open.label)?;
     let metrics = Metrics::open(dir.path(), 0)?;
     console.say(format!("run {}", dir.path().display()));
-    let state = State::start(datasets.fingerprint());
-    Run::new(loaded.clone(), dir, datasets, open, stop, metrics, state, console)?.go()
+    let state = State::start(loaders.fingerprint.clone());
+    Run::new(loaded.clone(), dir, loaders, open, stop, metrics, state, console)?.go()
 }
 
 /// Continues the run in `run_dir` from its newest sound checkpoint.
@@ -92,6 +94,7 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
     let found = store.newest_sound()?;
     let datasets = Datasets::open(config)?;
     loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
+    let loaders = Loaders::new(&loaded, datasets)?;
     let stop = Stop::on_signals()?;
     let open = open_device(config, device)?;
 
@@ -99,15 +102,15 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         console.say(format!("run {}: no checkpoint was finished yet, starting from step 0", dir.path().display()));
         dir.note_session(0, &open.label)?;
         let metrics = Metrics::open(dir.path(), 0)?;
-        let state = State::start(datasets.fingerprint());
-        return Run::new(loaded, dir, datasets, open, stop, metrics, state, console)?.go();
+        let state = State::start(loaders.fingerprint.clone());
+        return Run::new(loaded, dir, loaders, open, stop, metrics, state, console)?.go();
     };
     for (step, reason) in broken {
         let aside = store.set_aside(step)?;
         console
             .say(format!("checkpoint step-{step:08} is not sound and is not used: {reason}; set aside as {}", aside.display()));
     }
-    unchanged::check(&checkpoint, config, &datasets.fingerprint(), override_config, &config_path, &console)?;
+    unchanged::check(&checkpoint, config, &loaders.fingerprint, override_config, &config_path, &console)?;
     let manifest = &checkpoint.manifest;
     console.say(format!("run {}: continuing from {} ", dir.path().display(), checkpoint.path.display()).trim_end());
     dir.note_session(manifest.step, &open.label)?;
@@ -117,12 +120,40 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         phase: manifest.phase,
         best: manifest.best.clone(),
         last: manifest.last,
-        pending: manifest.pending.iter().cloned().map(StepReport::Read).collect(),
-        fingerprint: datasets.fingerprint(),
+        pending: manifest.pending.iter().map(|step| (step.step, StepReport::Read(step.clone()))).collect(),
+        fingerprint: loaders.fingerprint.clone(),
     };
-    let mut run = Run::new(loaded, dir, datasets, open, stop, metrics, state, console)?;
+    let mut run = Run::new(loaded, dir, loaders, open, stop, metrics, state, console)?;
+    if run.state.step > run.steps {
+        return Err(Error::Usage(format!(
+            "{} steps are done, but the configuration makes a run of {} steps: there is nothing to continue",
+            run.state.step, run.steps
+        )));
+    }
     run.load(checkpoint.model, checkpoint.optimizer, &checkpoint.path)?;
+    run.store.settle(run.state.step, run.best_kept(), run.config().checkpoint.keep)?;
+    run.saved_at = Some((run.state.step, run.state.phase));
     run.go()
+}
+
+/// Both halves of the data, ready to be read.
+struct Loaders {
+    train: Loader,
+    val: Loader,
+    notices: Vec<String>,
+    fingerprint: DataFingerprint,
+}
+
+impl Loaders {
+    fn new(loaded: &Loaded, datasets: Datasets) -> Result<Self> {
+        let Loaded { config, architecture, .. } = loaded;
+        Ok(Self {
+            notices: datasets.notices(),
+            fingerprint: datasets.fingerprint(),
+            train: train_loader(config, architecture, datasets.train)?,
+            val: eval_loader(config, architecture, datasets.val)?,
+        })
+    }
 }
 
 fn class_hint(datasets: &Datasets) -> String {
@@ -144,8 +175,8 @@ struct State {
     phase: Phase,
     best: Option<Best>,
     last: Option<Score>,
-    /// Steps whose line in the metrics is still to come.
-    pending: Vec<StepReport>,
+    /// Steps whose line in the metrics is still to come, with their numbers.
+    pending: Vec<(u64, StepReport)>,
     fingerprint: DataFingerprint,
 }
 
@@ -175,8 +206,8 @@ struct Run {
     stop: Stop,
     meter: Meter,
     started: Instant,
-    /// Time in steps of this process, and their number: the speed that the time left is reckoned with.
-    stepping: (Duration, u64),
+    /// Time in steps of this process after the first, and their number: the speed that the time left is reckoned with.
+    stepping: Option<(Duration, u64)>,
     saved: Instant,
     /// Step and phase of the checkpoint this process wrote last.
     saved_at: Option<(u64, Phase)>,
@@ -194,7 +225,7 @@ impl Run {
     fn new(
         loaded: Loaded,
         dir: RunDir,
-        datasets: Datasets,
+        loaders: Loaders,
         device: OpenDevice,
         stop: Stop,
         metrics: Metrics,
@@ -202,11 +233,10 @@ impl Run {
         console: Console,
     ) -> Result<Self> {
         let Loaded { config, architecture, .. } = &loaded;
-        for notice in datasets.notices() {
+        let Loaders { train: loader, val: eval_loader, notices, .. } = loaders;
+        for notice in notices {
             console.say(format!("note: {notice}"));
         }
-        let loader = train_loader(config, architecture, datasets.train)?;
-        let eval_loader = eval_loader(config, architecture, datasets.val)?;
         let steps_per_epoch = loader.batches_per_epoch().div_ceil(config.train.accumulate) as u64;
         let steps = steps_per_epoch * config.train.epochs;
         for line in info::announcement(&loaded, &device.label, loader.len(), eval_loader.len(), steps_per_epoch) {
@@ -233,7 +263,7 @@ impl Run {
             stop,
             meter: Meter::default(),
             started: Instant::now(),
-            stepping: (Duration::ZERO, 0),
+            stepping: None,
             saved: Instant::now(),
             saved_at: None,
             skipped: 0,
@@ -331,29 +361,34 @@ impl Run {
             self.meter.count(batch.items.len() as u64);
             self.learner.add(&mut sum, batch)?;
         }
-        let images = sum.images();
-        let (gradients, report) = self
-            .learner
-            .close(sum)
-            .map_err(|e| Error::Failed(format!("step {}: {e} ({})", self.state.step, self.step_items(self.state.step))))?;
-        self.state.pending.push(report);
-        if self.device.eager {
-            // Reading costs nothing here, and a broken step is found before it touches the weights.
-            self.read_pending()?;
+        // A step whose images are all unreadable changes nothing and is counted all the same.
+        if let Some((gradients, report)) = self.learner.close(sum) {
+            self.state.pending.push((self.state.step, report));
+            if self.device.eager {
+                // Reading costs nothing here, and a broken step is found before it touches the weights.
+                self.read_pending()?;
+            }
+            self.learner.update(gradients, self.schedule.learning_rate(self.state.step), self.state.step + 1);
         }
-        self.learner.update(gradients, self.schedule.learning_rate(self.state.step), self.state.step + 1);
-        debug_assert!(images > 0);
         self.state.step += 1;
         self.state.phase = Phase::Trained;
-        self.stepping.0 += start.elapsed();
-        self.stepping.1 += 1;
+        match &mut self.stepping {
+            // On a GPU the first step compiles kernels and says nothing of the steps to come.
+            None => self.stepping = Some((Duration::ZERO, 0)),
+            Some((time, steps)) => {
+                *time += start.elapsed();
+                *steps += 1;
+            }
+        }
         Ok(())
     }
 
     /// An error of the loader, with what to do about the run.
     fn loader_failed(&self, error: &manyheads_data::DataError) -> Error {
         let skip = match (error.is_item_error(), self.config().data.bad_image) {
-            (true, crate::config::BadImage::Fail) => " To leave such images out, counted and listed, set data.bad_image = \"skip\".",
+            (true, crate::config::BadImage::Fail) => {
+                " To leave such images out, counted and listed, set data.bad_image = \"skip\"."
+            }
             _ => "",
         };
         let run = self.dir.path().display();
@@ -377,11 +412,19 @@ impl Run {
         let every = self.config().eval.every_epochs;
         let due = |every: u64, count: u64| every > 0 && count.is_multiple_of(every);
         if run_ends || (epoch_ends && due(every, epochs_done)) {
-            match self.evaluate(epochs_done)? {
-                Some(better) => improved = better,
-                None => {
+            match self.evaluate(epochs_done) {
+                Ok(Some(better)) => improved = better,
+                Ok(None) => {
                     self.save()?;
                     return Ok(Then::Leave);
+                }
+                Err(error) => {
+                    // The epoch's training is not to be lost with its evaluation.
+                    self.save()?;
+                    let run = self.dir.path().display();
+                    return Err(Error::Failed(format!(
+                        "{error}. The training up to step {step} is saved; once it is mended, continue with: manyheads resume {run}"
+                    )));
                 }
             }
         }
@@ -406,15 +449,12 @@ impl Run {
     /// Brings the numbers of the pending steps to the host and stops where one is not finite.
     fn read_pending(&mut self) -> Result<()> {
         StepReport::read_all(&mut self.state.pending)?;
-        // The last pending step is the last done, or, on an eager device, the one about to be.
-        let after = self.state.step + u64::from(self.device.eager && self.state.phase == Phase::Done);
-        let first = after - self.state.pending.len() as u64;
-        for (offset, report) in self.state.pending.iter().enumerate() {
+        for (step, report) in &self.state.pending {
             let StepReport::Read(PendingStep { loss_sum, gradient_norm, .. }) = report else { continue };
             if loss_sum.is_finite() && gradient_norm.is_finite() {
                 continue;
             }
-            let step = first + offset as u64;
+            let step = *step;
             let what =
                 if loss_sum.is_finite() { format!("gradient norm is {gradient_norm}") } else { format!("loss is {loss_sum}") };
             let kept = match self.store.steps()?.last() {
@@ -444,7 +484,7 @@ impl Run {
         self.read_pending()?;
         self.show(true);
         let steps = std::mem::take(&mut self.state.pending);
-        let read = || steps.iter().filter_map(|step| if let StepReport::Read(step) = step { Some(step) } else { None });
+        let read = || steps.iter().filter_map(|(_, step)| if let StepReport::Read(step) = step { Some(step) } else { None });
         let Some(last) = read().last() else { return Ok(()) };
         let images: u64 = read().map(|step| step.images).sum();
         let (images_per_second, data_wait) = self.meter.take();
@@ -464,7 +504,7 @@ impl Run {
     /// Shows where training stands, with the mean loss of the pending steps.
     fn show(&self, line: bool) {
         let step = self.state.step;
-        let (loss, images) = self.state.pending.iter().fold((0.0, 0), |(loss, images), report| match report {
+        let (loss, images) = self.state.pending.iter().fold((0.0, 0), |(loss, images), (_, report)| match report {
             StepReport::Read(step) => (loss + step.loss_sum, images + step.images),
             StepReport::OnDevice(..) => (loss, images),
         });
@@ -472,8 +512,10 @@ impl Run {
             return;
         }
         let (images_per_second, data_wait) = self.meter.peek();
-        let left =
-            (self.stepping.1 > 0).then(|| self.stepping.0.div_f64(self.stepping.1 as f64).mul_f64((self.steps - step) as f64));
+        let left = self
+            .stepping
+            .filter(|(_, steps)| *steps > 0)
+            .map(|(time, steps)| time.div_f64(steps as f64).mul_f64((self.steps - step) as f64));
         let progress = Progress {
             step,
             steps: self.steps,
@@ -528,6 +570,11 @@ impl Run {
         Ok(Some(improved))
     }
 
+    /// Step of the best checkpoint, where it is to be kept.
+    fn best_kept(&self) -> Option<u64> {
+        self.state.best.as_ref().map(|best| best.step).filter(|_| self.config().checkpoint.keep_best)
+    }
+
     /// Writes a checkpoint of the present state and removes what need not be kept.
     fn save(&mut self) -> Result<()> {
         if self.saved_at == Some((self.state.step, self.state.phase)) {
@@ -535,8 +582,8 @@ impl Run {
         }
         self.read_pending()?;
         self.metrics.sync()?;
-        let pending = self.state.pending.iter().filter_map(|report| match report {
-            StepReport::Read(step) => Some(step.clone()),
+        let pending = self.state.pending.iter().filter_map(|(_, report)| match report {
+            StepReport::Read(numbers) => Some(numbers.clone()),
             StepReport::OnDevice(..) => None,
         });
         let manifest = Manifest {
@@ -556,11 +603,8 @@ impl Run {
         let optimizer = self.learner.optimizer().export();
         let config = self.config().to_toml();
         self.store.save(manifest, &Parts { model: &model, optimizer: &optimizer, config: &config })?;
-        let best = self.state.best.as_ref().map(|best| best.step).filter(|_| self.config().checkpoint.keep_best);
-        if best == Some(self.state.step) {
-            self.store.mark_best(self.state.step)?;
-        }
-        self.store.retain(self.config().checkpoint.keep, best)?;
+        let best = self.best_kept();
+        self.store.settle(self.state.step, best, self.config().checkpoint.keep)?;
         self.saved = Instant::now();
         self.saved_at = Some((self.state.step, self.state.phase));
         Ok(())

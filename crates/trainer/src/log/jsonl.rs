@@ -1,7 +1,7 @@
 //! `metrics.jsonl`: one JSON object a line, that two equal runs write alike but for keys that begin with `time_` or `rate_`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -93,6 +93,16 @@ impl Metrics {
             let mut file = OpenOptions::new().create(true).write(true).read(true).truncate(false).open(&path)?;
             let length = file.metadata()?.len();
             if length >= bytes {
+                if bytes > 0 {
+                    let mut last = [0];
+                    file.seek(SeekFrom::Start(bytes - 1))?;
+                    file.read_exact(&mut last)?;
+                    if last != *b"\n" {
+                        return Err(std::io::Error::other(
+                            "it has been edited: no line ends where the checkpoint's lines end. Put it back, or start a new run",
+                        ));
+                    }
+                }
                 file.set_len(bytes)?;
                 file.seek(SeekFrom::End(0))?;
             }

@@ -37,10 +37,21 @@ pub struct Progress {
 
 impl Progress {
     fn text(&self) -> String {
-        let Progress { epoch, epochs, loss, learning_rate, images_per_second, data_wait, .. } = self;
-        let left = self.left.map_or(String::new(), |left| format!(" | {} left", HumanDuration(left)));
+        let Progress { epoch, epochs, loss, learning_rate, images_per_second, data_wait, left, .. } = self;
+        let left = left.map_or(String::new(), |left| format!(" | {} left", HumanDuration(left)));
         format!(
             "epoch {}/{epochs} | loss {loss:.4} | lr {learning_rate:.2e} | {images_per_second:.0} images/s | waiting for data {:.0} %{left}",
+            epoch + 1,
+            data_wait * 100.0,
+        )
+    }
+
+    /// The same in at most 57 columns for a run of sane length, so that with bar and count it fits a terminal of 80.
+    fn short(&self) -> String {
+        let Progress { epoch, epochs, loss, learning_rate, images_per_second, data_wait, left, .. } = self;
+        let left = left.map_or(String::new(), |left| format!(" {:#} left", HumanDuration(left)));
+        format!(
+            "ep {}/{epochs} loss {loss:.3} lr {learning_rate:.1e} {images_per_second:.0} img/s wait {:.0}%{left}",
             epoch + 1,
             data_wait * 100.0,
         )
@@ -68,7 +79,7 @@ impl Console {
             return;
         }
         let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr_with_hz(8));
-        let style = ProgressStyle::with_template("{bar:24} {pos}/{len} {wide_msg}").expect("the template is well-formed");
+        let style = ProgressStyle::with_template("{bar:8} {pos}/{len} {wide_msg}").expect("the template is well-formed");
         bar.set_style(style.progress_chars("━╸─"));
         bar.set_position(done);
         self.bar = Some(bar);
@@ -77,7 +88,7 @@ impl Console {
     /// Shows where training stands. Outside a terminal, a line appears only with `line`.
     pub fn show(&self, progress: &Progress, line: bool) {
         if let Some(bar) = &self.bar {
-            bar.set_message(progress.text());
+            bar.set_message(progress.short());
             bar.set_position(progress.step);
         } else if line {
             write_line(&format!("step {}/{} | {}", progress.step, progress.steps, progress.text()));
