@@ -145,7 +145,11 @@ fn pipes_devices_and_dangling_links_neither_hang_nor_pass_unseen() {
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     std::os::unix::fs::symlink("/dev/zero", place.path("train/class1/zero.png")).unwrap();
     place.config("[train]\nepochs = 1\nbatch_size = 8\naccumulate = 1\n");
-    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(0).says(&["2 ", "pipes, sockets and devices", "pipe.png"]);
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "a"]).expect(0).says(&[
+        "2 ",
+        "pipes, sockets and devices",
+        "pipe.png",
+    ]);
     std::os::unix::fs::symlink("nowhere", place.path("train/class2/dangling.png")).unwrap();
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "b"]).expect(1).says(&["dangling.png", "leads nowhere"]);
     let skip = ["train", "tiny.toml", "--device", "cpu", "--out", "c", "--set", "data.bad_image=skip"];

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use manyheads_data::Loader;
 use manyheads_model::{LayerCost, MemoryEstimate, cost, training_memory_bytes};
 use serde::Serialize;
 
@@ -183,7 +184,7 @@ impl From<LayerCost> for Layer {
 }
 
 /// The lines that open a training: what decides its result, with every number.
-pub fn announcement(loaded: &Loaded, device: &str, train: usize, val: usize, steps_per_epoch: u64) -> Vec<String> {
+pub fn announcement(loaded: &Loaded, device: &str, train: &Loader, val: usize, steps_per_epoch: u64) -> Vec<String> {
     let Loaded { config, architecture, .. } = loaded;
     let cost = cost(architecture);
     let mut kinds: Vec<(String, usize)> = Vec::new();
@@ -205,8 +206,14 @@ pub fn announcement(loaded: &Loaded, device: &str, train: usize, val: usize, ste
             kinds.join(" + ")
         ),
         format!(
-            "data {} images to train on, {} held out, {} classes",
-            group(train as u64),
+            "data {} images to train on{}, {} held out, {} classes",
+            group(train.source().len() as u64),
+            // Those that fill no batch are left out, others in each epoch.
+            if train.len() < train.source().len() {
+                format!(" ({} in an epoch)", group(train.len() as u64))
+            } else {
+                String::new()
+            },
             group(val as u64),
             architecture.classes
         ),

@@ -239,7 +239,7 @@ impl Run {
         }
         let steps_per_epoch = loader.batches_per_epoch().div_ceil(config.train.accumulate) as u64;
         let steps = steps_per_epoch * config.train.epochs;
-        for line in info::announcement(&loaded, &device.label, loader.len(), eval_loader.len(), steps_per_epoch) {
+        for line in info::announcement(&loaded, &device.label, &loader, eval_loader.len(), steps_per_epoch) {
             console.say(line);
         }
         let autodiff: Device = device.device.clone().autodiff();
