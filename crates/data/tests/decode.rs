@@ -95,6 +95,26 @@ fn bytes_after_the_image_are_ignored() {
     }
 }
 
+/// The checksum of a PNG chunk's type and data.
+fn crc(bytes: &[u8]) -> [u8; 4] {
+    let sum = bytes.iter().fold(!0u32, |mut crc, &byte| {
+        crc ^= u32::from(byte);
+        (0..8).for_each(|_| crc = if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 });
+        crc
+    });
+    (!sum).to_be_bytes()
+}
+
+/// 74 bytes that promise 13,000 × 13,000 pixels of eight bytes each: 1.3 GB, though the pixels alone are within bounds.
+#[test]
+fn bytes_are_bounded_as_well_as_pixels() {
+    let mut png = fixture("rgba16.png");
+    png[16..24].copy_from_slice(&[0, 0, 0x32, 0xc8, 0, 0, 0x32, 0xc8]);
+    let sum = crc(&png[12..29]);
+    png[29..33].copy_from_slice(&sum);
+    assert!(reason(&png).contains("1352000000 bytes"), "{}", reason(&png));
+}
+
 /// A header may promise any size; memory is taken after it is checked.
 #[test]
 fn absurd_sizes_are_refused() {
@@ -105,15 +125,8 @@ fn absurd_sizes_are_refused() {
 
     let mut png = fixture("rgb.png");
     png[16..24].copy_from_slice(&[0, 0xff, 0xff, 0xff, 0, 0xff, 0xff, 0xff]);
-    let crc = {
-        let bytes = &png[12..29];
-        !bytes.iter().fold(!0u32, |mut crc, &byte| {
-            crc ^= u32::from(byte);
-            (0..8).for_each(|_| crc = if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 });
-            crc
-        })
-    };
-    png[29..33].copy_from_slice(&crc.to_be_bytes());
+    let sum = crc(&png[12..29]);
+    png[29..33].copy_from_slice(&sum);
     assert!(reason(&png).contains("pixels are more than"), "{}", reason(&png));
 }
 

@@ -10,4 +10,4 @@ mod store;
 pub(crate) use container::hex;
 pub use container::{FileEntry, read_tensors};
 pub use manifest::{Best, DataFingerprint, FORMAT, Manifest, PendingStep, Phase};
-pub use store::{Checkpoint, Parts, Store, load_model};
+pub use store::{Checkpoint, Newest, Parts, Store, load_model};

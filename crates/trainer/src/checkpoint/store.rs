@@ -52,6 +52,15 @@ pub struct Checkpoint {
     pub config: String,
 }
 
+/// The newest checkpoint that is whole.
+#[derive(Debug)]
+pub struct Newest {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Steps of newer ones that are not sound, with the reasons.
+    pub broken: Vec<(u64, String)>,
+}
+
 /// Name of the folder of `step`.
 fn folder(step: u64) -> String {
     format!("step-{step:08}")
@@ -267,7 +276,7 @@ impl Store {
     ///
     /// # Errors
     /// Where there are checkpoints and none is sound: it lists what is wrong with each.
-    pub fn newest_sound(&self) -> Result<Option<(Checkpoint, Vec<(u64, String)>)>> {
+    pub fn newest_sound(&self) -> Result<Option<Newest>> {
         if !self.dir.is_dir() {
             return Err(Error::Failed(format!("{} has been removed: the run cannot be resumed", self.dir.display())));
         }
@@ -280,7 +289,7 @@ impl Store {
         let mut broken = Vec::new();
         for step in self.steps()?.into_iter().rev() {
             match load(&self.dir.join(folder(step))) {
-                Ok(checkpoint) if checkpoint.manifest.step == step => return Ok(Some((checkpoint, broken))),
+                Ok(checkpoint) if checkpoint.manifest.step == step => return Ok(Some(Newest { checkpoint, broken })),
                 Ok(other) => broken.push((step, format!("it holds step {}", other.manifest.step))),
                 Err(reason) => broken.push((step, reason.to_string())),
             }

@@ -38,7 +38,7 @@ pub struct Window {
 #[derive(Debug)]
 pub enum StepReport {
     /// Numbers on the device: sum of losses, gradient norm; and the images.
-    OnDevice(Tensor<1>, Tensor<1>, u64),
+    OnDevice(Box<[Tensor<1>; 2]>, u64),
     /// Numbers on the host.
     Read(PendingStep),
 }
@@ -116,7 +116,7 @@ impl Learner {
         if self.clip_norm > 0.0 {
             gradients.clip(norm.clone(), self.clip_norm);
         }
-        Some((gradients, StepReport::OnDevice(loss, norm, images as u64)))
+        Some((gradients, StepReport::OnDevice(Box::new([loss, norm]), images as u64)))
     }
 
     /// Applies the step's gradient. `count` is the number of the update from 1.
@@ -135,7 +135,7 @@ impl StepReport {
         let on_device: Vec<Tensor<1>> = reports
             .iter()
             .filter_map(|(_, report)| match report {
-                Self::OnDevice(loss, norm, _) => Some([loss.clone(), norm.clone()]),
+                Self::OnDevice(numbers, _) => Some(<[Tensor<1>; 2]>::clone(numbers)),
                 Self::Read(_) => None,
             })
             .flatten()
@@ -150,7 +150,7 @@ impl StepReport {
             .map_err(|e| Error::Failed(format!("losses cannot be read back: {e}")))?;
         let mut pairs = values.chunks_exact(2);
         for (step, report) in reports {
-            if let Self::OnDevice(_, _, images) = report
+            if let Self::OnDevice(_, images) = report
                 && let Some([loss, norm]) = pairs.next()
             {
                 *report = Self::Read(PendingStep {

@@ -12,7 +12,7 @@ use manyheads_model::weights::timm;
 use super::device::{DeviceName, OpenDevice};
 use super::evaluate::{Score, evaluate};
 use super::step::{Learner, StepReport, Window};
-use crate::checkpoint::{Best, DataFingerprint, FORMAT, Manifest, Parts, PendingStep, Phase, Store};
+use crate::checkpoint::{Best, DataFingerprint, FORMAT, Manifest, Newest, Parts, PendingStep, Phase, Store};
 use crate::config::{Config, Loaded};
 use crate::dataset::{Datasets, eval_loader, train_loader};
 use crate::error::{Error, Result};
@@ -98,7 +98,7 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
     let stop = Stop::on_signals()?;
     let open = open_device(config, device)?;
 
-    let Some((checkpoint, broken)) = found else {
+    let Some(Newest { checkpoint, broken }) = found else {
         console.say(format!("run {}: no checkpoint was finished yet, starting from step 0", dir.path().display()));
         dir.note_session(0, &open.label)?;
         let metrics = Metrics::open(dir.path(), 0)?;
@@ -485,7 +485,7 @@ impl Run {
         self.show(true);
         let steps = std::mem::take(&mut self.state.pending);
         let read = || steps.iter().filter_map(|(_, step)| if let StepReport::Read(step) = step { Some(step) } else { None });
-        let Some(last) = read().last() else { return Ok(()) };
+        let Some(last) = read().next_back() else { return Ok(()) };
         let images: u64 = read().map(|step| step.images).sum();
         let (images_per_second, data_wait) = self.meter.take();
         self.metrics.write(&Record::Train {
