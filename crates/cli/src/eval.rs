@@ -19,7 +19,7 @@ pub struct Args {
     /// Set a key of the configuration, as eval.batch_size=64; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// auto, cpu, wgpu[:N] or cuda[:N]; wins over the configuration.
+    /// auto, cpu, wgpu, wgpu:N, cuda or cuda:N; wins over the configuration.
     #[arg(long, value_parser = crate::device)]
     device: Option<DeviceName>,
     /// Print the result as one JSON object.

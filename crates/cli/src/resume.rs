@@ -10,7 +10,7 @@ use manyheads_trainer::{DeviceName, Result, resume};
 pub struct Args {
     /// Folder of the run.
     run: PathBuf,
-    /// auto, cpu, wgpu[:N] or cuda[:N]; wins over the configuration. Another kind of device rounds differently.
+    /// auto, cpu, wgpu, wgpu:N, cuda or cuda:N; wins over the configuration. Another kind of device rounds differently.
     #[arg(long, value_parser = crate::device)]
     device: Option<DeviceName>,
     /// Continue although the configuration or the dataset is not the one the checkpoint was trained with.

@@ -16,7 +16,7 @@ pub struct Args {
     /// Folder of the run. Default: runs/NAME, numbered where that is taken.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// auto, cpu, wgpu[:N] or cuda[:N]; wins over the configuration.
+    /// auto, cpu, wgpu, wgpu:N, cuda or cuda:N; wins over the configuration.
     #[arg(long, value_parser = crate::device)]
     device: Option<DeviceName>,
     /// Print the result as one JSON object.
