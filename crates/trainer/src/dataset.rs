@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{DataFingerprint, hex};
 use crate::config::{self, AugmentConfig, BadImage, Config, Crop, DataSource};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The two halves of a dataset, with the same classes.
 pub struct Datasets {
@@ -29,8 +29,8 @@ impl Datasets {
     /// # Errors
     /// Where one cannot be opened, or the classes differ.
     pub fn open(config: &Config) -> Result<Self> {
-        let train = open_half(config, config.data.train.as_deref(), FashionMnist::train)?;
-        let val = open_half(config, config.data.val.as_deref(), FashionMnist::val)?;
+        let train = open_half(config, "data.train", config.data.train.as_deref(), FashionMnist::train)?;
+        let val = open_val(config)?;
         check_same_classes(&*train, &*val)?;
         Ok(Self { train, val })
     }
@@ -75,19 +75,29 @@ fn files_hash(source: &dyn Source) -> String {
 /// # Errors
 /// Where they cannot be opened.
 pub fn open_val(config: &Config) -> Result<Arc<dyn Source>> {
-    open_half(config, config.data.val.as_deref(), FashionMnist::val)
+    open_half(config, "data.val", config.data.val.as_deref(), FashionMnist::val)
 }
 
 fn open_half(
     config: &Config,
+    key: &str,
     path: Option<&Path>,
     embedded: fn() -> std::result::Result<FashionMnist, manyheads_data::DataError>,
 ) -> Result<Arc<dyn Source>> {
     let path = path.unwrap_or(Path::new(""));
+    let named = |e: manyheads_data::DataError| Error::Failed(format!("{key}: {e}"));
     Ok(match config.data.source {
         DataSource::Embedded => Arc::new(embedded()?),
-        DataSource::Folder => Arc::new(Folder::open(path)?),
-        DataSource::Tar => Arc::new(Tar::open(path)?),
+        DataSource::Folder if path.is_file() => {
+            let path = path.display();
+            return Err(Error::Failed(format!("{key}: {path} is a file; for a tar file set data.source = \"tar\"")));
+        }
+        DataSource::Tar if path.is_dir() => {
+            let path = path.display();
+            return Err(Error::Failed(format!("{key}: {path} is a folder; for it set data.source = \"folder\"")));
+        }
+        DataSource::Folder => Arc::new(Folder::open(path).map_err(named)?),
+        DataSource::Tar => Arc::new(Tar::open(path).map_err(named)?),
     })
 }
 

@@ -80,7 +80,7 @@ fn report(
         ));
     }
     let mut console = Console::default();
-    for notice in source.notices() {
+    for notice in source.notices().iter().chain(&open.notice) {
         console.say(format!("note: {notice}"));
     }
     let loader = eval_loader(&loaded.config, &loaded.architecture, source)?;

@@ -110,13 +110,18 @@ impl Info {
         })
     }
 
-    /// The whole as text for people.
+    /// The whole as text for people: the resolved configuration, and the rest as comments, so that it is a valid configuration.
     pub fn to_text(&self) -> String {
-        let mut out = format!("{}\n", self.config.to_toml().trim_end());
+        let comments: String = self.summary().lines().map(|line| format!("{}\n", format!("# {line}").trim_end())).collect();
+        format!("{}\n\n{comments}", self.config.to_toml().trim_end())
+    }
+
+    /// Layer table and totals.
+    fn summary(&self) -> String {
+        let mut out = String::new();
         let width = self.layers.iter().map(|layer| layer.name.len()).max().unwrap_or(0).max(5);
         let kinds = self.layers.iter().map(|layer| layer.kind.chars().count()).max().unwrap_or(0).max(4);
-        let _ =
-            writeln!(out, "\n{:width$}  {:kinds$}  {:>12}  {:>9}  {:>10}", "layer", "kind", "parameters", "MMACs", "attention");
+        let _ = writeln!(out, "{:width$}  {:kinds$}  {:>12}  {:>9}  {:>10}", "layer", "kind", "parameters", "MMACs", "attention");
         let row = |out: &mut String, name: &str, kind: &str, parameters: u64, macs: u64, attention: u64| {
             let attention = if attention == 0 { "–".into() } else { format!("{:.3}", attention as f64 / 1e6) };
             let _ = writeln!(
@@ -148,8 +153,9 @@ impl Info {
             (Some(steps), Some(per_epoch), Some(train), Some(val)) => {
                 let _ = writeln!(
                     out,
-                    "images           {} to train on, {} held out\nsteps            {} epochs × {} = {}",
+                    "images           {} to train on{}, {} held out\nsteps            {} epochs × {} = {}",
                     group(train as u64),
+                    self.left_out(train),
                     group(val as u64),
                     self.config.train.epochs,
                     group(per_epoch),
@@ -164,7 +170,7 @@ impl Info {
         let Memory { weights, gradients, optimizer, activations, total } = self.memory;
         let _ = writeln!(
             out,
-            "memory           about {:.2} GiB at batch {}: weights {:.2}, gradients {:.2}, optimizer {:.2}, activations {:.2}",
+            "memory           tensors on the device about {:.2} GiB at batch {}: weights {:.2}, gradients {:.2}, optimizer {:.2}, activations {:.2}",
             gib(total),
             self.config.train.batch_size,
             gib(weights),
@@ -173,6 +179,17 @@ impl Info {
             gib(activations)
         );
         out
+    }
+}
+
+impl Info {
+    /// How many of the training images an epoch leaves out, because they fill no batch.
+    fn left_out(&self, train: usize) -> String {
+        let batch = self.config.train.batch_size;
+        match train % batch {
+            rest if self.config.train.drop_last && rest > 0 => format!(" ({rest} left out of each epoch: they fill no batch)"),
+            _ => String::new(),
+        }
     }
 }
 

@@ -104,9 +104,10 @@ impl RunDir {
         let lock = File::create(&file).map_err(|e| Error::io("create", &file, &e))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::Failed(format!("another process is working on the run {}", path.display())))
-            }
+            Err(TryLockError::WouldBlock) => Err(Error::Failed(format!(
+                "another process is working on the run {}; wait for it to end, or stop it",
+                path.display()
+            ))),
             // Some network file systems have no locks; the run itself does not need them.
             Err(TryLockError::Error(_)) => Ok(Self { path: path.into(), _lock: lock }),
         }

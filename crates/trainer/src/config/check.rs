@@ -133,7 +133,7 @@ pub(super) fn check(config: &Config) -> Check {
         ensure(value >= 0.0 && value.is_finite(), key, "must be at least 0")?;
         with_help(
             ensure(value <= peak, key, format!("{value} is above the peak learning rate {}", config.learning_rate_formula())),
-            "lower it, or raise optimizer.learning_rate",
+            "lower it, or raise optimizer.learning_rate; with optimizer.reference_batch = 0 the rate is not scaled by the batch",
         )?;
     }
 

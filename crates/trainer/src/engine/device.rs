@@ -25,6 +25,8 @@ pub struct OpenDevice {
     pub device: Device,
     /// Kind and model, as `wgpu:0 (llvmpipe)`.
     pub label: String,
+    /// What people should know of it before they wait for it.
+    pub notice: Option<String>,
     /// Results are there as soon as an operation returns, so reading a loss costs nothing.
     pub eager: bool,
 }
@@ -77,7 +79,7 @@ fn auto() -> Result<OpenDevice> {
 #[cfg(feature = "flex")]
 fn cpu() -> Result<OpenDevice> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(OpenDevice { device: Device::flex(), label: format!("cpu ({threads} threads)"), eager: true })
+    Ok(OpenDevice { device: Device::flex(), label: format!("cpu ({threads} threads)"), notice: None, eager: true })
 }
 
 #[cfg(not(feature = "flex"))]
@@ -99,7 +101,7 @@ fn wgpu_devices() -> Vec<Device> {
 }
 
 /// Whether an adapter is a software rasteriser. Burn tells it only through the kind in the device's debug text.
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn is_software(device: &Device) -> bool {
     format!("{device:?}").contains("Cpu")
 }
@@ -146,7 +148,10 @@ fn pick(kind: &str, index: usize, devices: Vec<Device>, missing: &str) -> Result
         }));
     };
     let name = device.identity().map_or(String::new(), |identity| format!(" ({})", identity.name));
-    Ok(OpenDevice { label: format!("{kind}:{index}{name}"), device, eager: false })
+    let notice = is_software(&device).then(|| {
+        format!("{kind}:{index} is a software renderer: it computes on the CPU, many times slower than --device cpu, and is of use for tests only")
+    });
+    Ok(OpenDevice { label: format!("{kind}:{index}{name}"), device, notice, eager: false })
 }
 
 #[cfg(test)]

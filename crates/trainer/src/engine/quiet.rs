@@ -3,20 +3,16 @@
 //! Graphics libraries print on stderr what concerns windows, which we do not open: without a desktop, each look for adapters says
 //! "error: XDG_RUNTIME_DIR is invalid". Someone who reads that believes that training failed.
 
-/// Runs `work` with what libraries print on stderr held back. It is shown after all where `work` fails or panics.
+/// Runs `work` with what libraries print on stderr held back. It is shown after all where `work` panics.
 #[cfg(target_os = "linux")]
-pub fn quiet<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    let held = Held::begin();
-    let result = work();
-    if let (Some(mut held), Ok(_)) = (held, &result) {
-        held.show = false;
-    }
-    result
+pub fn quiet<T>(work: impl FnOnce() -> T) -> T {
+    let _held = Held::begin();
+    work()
 }
 
 /// Runs `work`.
 #[cfg(not(target_os = "linux"))]
-pub fn quiet<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+pub fn quiet<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
@@ -25,7 +21,6 @@ pub fn quiet<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
 struct Held {
     stderr: std::os::fd::OwnedFd,
     memory: std::fs::File,
-    show: bool,
 }
 
 #[cfg(target_os = "linux")]
@@ -36,7 +31,7 @@ impl Held {
         let stderr = io::dup(stdio::stderr()).ok()?;
         let memory = fs::memfd_create("stderr", fs::MemfdFlags::CLOEXEC).ok()?;
         stdio::dup2_stderr(&memory).ok()?;
-        Some(Self { stderr, memory: memory.into(), show: true })
+        Some(Self { stderr, memory: memory.into() })
     }
 }
 
@@ -46,7 +41,7 @@ impl Drop for Held {
         use std::io::{Read, Seek, Write};
         let _ = rustix::stdio::dup2_stderr(&self.stderr);
         let mut text = Vec::new();
-        if self.show && self.memory.rewind().is_ok() && self.memory.read_to_end(&mut text).is_ok() {
+        if std::thread::panicking() && self.memory.rewind().is_ok() && self.memory.read_to_end(&mut text).is_ok() {
             let _ = std::io::stderr().write_all(&text);
         }
     }

@@ -234,7 +234,7 @@ impl Run {
     ) -> Result<Self> {
         let Loaded { config, architecture, .. } = &loaded;
         let Loaders { train: loader, val: eval_loader, notices, .. } = loaders;
-        for notice in notices {
+        for notice in notices.iter().chain(&device.notice) {
             console.say(format!("note: {notice}"));
         }
         let steps_per_epoch = loader.batches_per_epoch().div_ceil(config.train.accumulate) as u64;
@@ -544,13 +544,14 @@ impl Run {
         let Score { top1, top5, loss, n } = evaluation.score;
         self.metrics.write(&Record::Eval {
             step,
-            epoch: epochs,
+            epoch: epochs - 1,
             top1,
             top5,
             loss,
             n,
             skipped: evaluation.skipped.len() as u64,
-            time_seconds: evaluation.seconds,
+            time_seconds: self.started.elapsed().as_secs_f64(),
+            time_evaluation_seconds: evaluation.seconds,
             rate_images_per_second: n as f64 / evaluation.seconds.max(1e-9),
         })?;
         let skipped = match evaluation.skipped.len() {

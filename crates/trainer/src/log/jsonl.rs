@@ -37,7 +37,7 @@ pub enum Record {
     Eval {
         /// Updates done.
         step: u64,
-        /// Epochs done.
+        /// Epoch that ended with it, from 0.
         epoch: u64,
         /// Percentage of images whose label ranks first.
         top1: f64,
@@ -49,8 +49,10 @@ pub enum Record {
         n: u64,
         /// Images left out because they could not be read.
         skipped: u64,
-        /// Seconds it took.
+        /// Seconds since the process started training.
         time_seconds: f64,
+        /// Seconds it took.
+        time_evaluation_seconds: f64,
         /// Images a second.
         rate_images_per_second: f64,
     },

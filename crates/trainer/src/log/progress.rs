@@ -40,8 +40,9 @@ impl Progress {
         let Progress { epoch, epochs, loss, learning_rate, images_per_second, data_wait, left, .. } = self;
         let left = left.map_or(String::new(), |left| format!(" | {} left", HumanDuration(left)));
         format!(
-            "epoch {}/{epochs} | loss {loss:.4} | lr {learning_rate:.2e} | {images_per_second:.0} images/s | waiting for data {:.0} %{left}",
+            "epoch {}/{epochs} | loss {loss:.4} | lr {learning_rate:.2e} | {} images/s | waiting for data {:.0} %{left}",
             epoch + 1,
+            rate(*images_per_second),
             data_wait * 100.0,
         )
     }
@@ -51,11 +52,17 @@ impl Progress {
         let Progress { epoch, epochs, loss, learning_rate, images_per_second, data_wait, left, .. } = self;
         let left = left.map_or(String::new(), |left| format!(" {:#} left", HumanDuration(left)));
         format!(
-            "ep {}/{epochs} loss {loss:.3} lr {learning_rate:.1e} {images_per_second:.0} img/s wait {:.0}%{left}",
+            "ep {}/{epochs} loss {loss:.3} lr {learning_rate:.1e} {} img/s wait {:.0}%{left}",
             epoch + 1,
+            rate(*images_per_second),
             data_wait * 100.0,
         )
     }
+}
+
+/// Images a second: slow ones with a decimal.
+fn rate(images_per_second: f64) -> String {
+    if images_per_second < 10.0 { format!("{images_per_second:.2}") } else { format!("{images_per_second:.0}") }
 }
 
 impl Default for Console {
