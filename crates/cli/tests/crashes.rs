@@ -58,23 +58,36 @@ fn killed_at_ten_random_moments_it_ends_as_the_unbroken_run() {
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
     let whole = start.elapsed();
 
+    // How far a run gets between two kills depends on what else the machine does; where ten do not fit in, they come faster.
+    let tried = [0.15, 0.06, 0.02].into_iter().any(|share| killed_ten_times(&place, whole.mul_f64(share)));
+    assert!(tried, "the run is too short for ten kills");
+    assert_same_end(&place.path("whole"), &place.path("broken"));
+    assert_eq!(steps(&place.path("whole")), steps(&place.path("broken")));
+    for leftover in fs::read_dir(place.path("broken/checkpoints")).unwrap() {
+        let name = leftover.unwrap().file_name();
+        assert!(!name.to_string_lossy().starts_with('.'), "{name:?} is left over");
+    }
+}
+
+/// Starts the run `broken` and kills and resumes it ten times, each within `longest`; then lets it end. False where it ended before.
+fn killed_ten_times(place: &Place, longest: Duration) -> bool {
+    let _ = fs::remove_dir_all(place.path("broken"));
     let mut random = Random(2);
-    let mut kills = 0;
     let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "broken"];
-    // Moments spread over the run; a process that comes to its end before its moment would be one kill less.
-    while kills < 10 {
+    for _ in 0..10 {
         let mut child = place.start(&args);
         if random.below(3) == 0 {
             // A third of the kills hit the writing of a checkpoint: they wait for the folder that is being written.
-            let deadline = Instant::now() + whole;
+            let deadline = Instant::now() + 10 * longest;
             while !writing(&place.path("broken")) && Instant::now() < deadline && child.try_wait().unwrap().is_none() {}
         } else {
-            std::thread::sleep(whole.mul_f64(random.below(1000) as f64 / 1000.0 * 0.15));
+            std::thread::sleep(longest.mul_f64(random.below(1000) as f64 / 1000.0));
         }
-        assert!(child.try_wait().unwrap().is_none(), "the run is too short for ten kills: it ended after {kills}");
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
         child.kill().unwrap();
         child.wait().unwrap();
-        kills += 1;
         // Killed before its configuration was there, it has to be started again; afterwards it is resumed.
         if place.path("broken/config.toml").exists() {
             args = vec!["resume", "broken", "--device", "cpu"];
@@ -82,14 +95,8 @@ fn killed_at_ten_random_moments_it_ends_as_the_unbroken_run() {
             let _ = fs::remove_dir_all(place.path("broken"));
         }
     }
-    let finished = place.run(&args);
-    finished.expect(0);
-    assert_same_end(&place.path("whole"), &place.path("broken"));
-    assert_eq!(steps(&place.path("whole")), steps(&place.path("broken")));
-    for leftover in fs::read_dir(place.path("broken/checkpoints")).unwrap() {
-        let name = leftover.unwrap().file_name();
-        assert!(!name.to_string_lossy().starts_with('.'), "{name:?} is left over");
-    }
+    place.run(&args).expect(0);
+    true
 }
 
 fn writing(run: &Path) -> bool {

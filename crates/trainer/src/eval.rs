@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use manyheads_model::VisionTransformer;
 
 use crate::checkpoint::{Store, load_model};
-use crate::config::{Config, Loaded};
+use crate::config::Loaded;
 use crate::dataset::{eval_loader, open_val};
-use crate::engine::device::{DeviceName, OpenDevice};
+use crate::engine::device::{self, DeviceName, OpenDevice};
 use crate::engine::evaluate::{Evaluation, evaluate};
 use crate::error::{Error, Result};
 use crate::log::progress::Console;
@@ -43,7 +43,7 @@ pub fn evaluate_run(run_dir: &Path, checkpoint: &str, sets: &[String], device: O
             manifest.data.classes.join(", ")
         )));
     }
-    let open = open_device(&loaded.config, device)?;
+    let open = device::open(&loaded.config, device)?;
     let model = crate::weights::place(&mut tensors, &loaded.architecture, &open.device)
         .map_err(|e| Error::Failed(format!("{}: {e}", weights.display())))?;
     report(&loaded, source, &model, &open, weights)
@@ -55,13 +55,9 @@ pub fn evaluate_run(run_dir: &Path, checkpoint: &str, sets: &[String], device: O
 /// Where the weights do not fit the model, or the evaluation fails.
 pub fn evaluate_weights(loaded: &Loaded, weights: &Path, device: Option<DeviceName>) -> Result<Report> {
     let source = open_val(&loaded.config)?;
-    let open = open_device(&loaded.config, device)?;
+    let open = device::open(&loaded.config, device)?;
     let model = crate::weights::load(weights, &loaded.architecture, &open.device)?;
     report(loaded, source, &model, &open, weights.into())
-}
-
-fn open_device(config: &Config, device: Option<DeviceName>) -> Result<OpenDevice> {
-    device.map_or_else(|| DeviceName::parse(&config.run.device).map_err(Error::Usage), Ok)?.open()
 }
 
 fn report(

@@ -3,6 +3,7 @@
 use burn::tensor::Device;
 
 use super::quiet::quiet;
+use crate::config::Config;
 use crate::error::{Error, Result};
 
 /// A device as the command line and the configuration name it.
@@ -62,6 +63,14 @@ impl DeviceName {
             Self::Cuda(index) => quiet(|| cuda(index)),
         }
     }
+}
+
+/// Opens the device of a run: `wanted`, as the command line names it, or the configuration's.
+///
+/// # Errors
+/// As [`DeviceName::open`].
+pub fn open(config: &Config, wanted: Option<DeviceName>) -> Result<OpenDevice> {
+    wanted.map_or_else(|| DeviceName::parse(&config.run.device).map_err(Error::Usage), Ok)?.open()
 }
 
 fn auto() -> Result<OpenDevice> {

@@ -9,7 +9,7 @@ use manyheads_data::random::{Purpose, stream};
 use manyheads_data::{Batches, Loader};
 use manyheads_model::weights::timm;
 
-use super::device::{DeviceName, OpenDevice};
+use super::device::{self, DeviceName, OpenDevice};
 use super::evaluate::{Score, evaluate};
 use super::step::{Learner, StepReport, Window};
 use crate::checkpoint::{Best, DataFingerprint, FORMAT, Manifest, Newest, Parts, PendingStep, Phase, Store};
@@ -64,7 +64,7 @@ pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) ->
     let datasets = Datasets::open(config)?;
     loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
     let loaders = Loaders::new(loaded, datasets)?;
-    let open = open_device(config, device)?;
+    let open = device::open(config, device)?;
     let stop = Stop::on_signals()?;
     let dir = RunDir::create(out, config.run.name.as_deref().unwrap_or("run"))?;
     space::check(dir.path(), config, &loaded.architecture)?;
@@ -96,7 +96,7 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
     loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
     let loaders = Loaders::new(&loaded, datasets)?;
     let stop = Stop::on_signals()?;
-    let open = open_device(config, device)?;
+    let open = device::open(config, device)?;
 
     let Some(Newest { checkpoint, broken }) = found else {
         console.say(format!("run {}: no checkpoint was finished yet, starting from step 0", dir.path().display()));
@@ -160,13 +160,6 @@ fn class_hint(datasets: &Datasets) -> String {
     let classes = datasets.train.classes();
     let shown: Vec<&str> = classes.iter().take(3).map(String::as_str).collect();
     format!("{}{}", shown.join(", "), if classes.len() > 3 { ", …" } else { "" })
-}
-
-fn open_device(config: &Config, device: Option<DeviceName>) -> Result<OpenDevice> {
-    match device {
-        Some(device) => device.open(),
-        None => DeviceName::parse(&config.run.device).map_err(Error::Usage)?.open(),
-    }
 }
 
 /// Where a run stands, beside its tensors.
