@@ -112,7 +112,14 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
     }
     unchanged::check(&checkpoint, config, &loaders.fingerprint, override_config, &config_path, &console)?;
     let manifest = &checkpoint.manifest;
-    console.say(format!("run {}: continuing from {} ", dir.path().display(), checkpoint.path.display()).trim_end());
+    let steps = config.steps_per_epoch(loaders.train.source().len()) * config.train.epochs;
+    if manifest.step > steps {
+        return Err(Error::Usage(format!(
+            "{} steps are done, but the configuration makes a run of {steps} steps: there is nothing to continue",
+            manifest.step
+        )));
+    }
+    console.say(format!("run {}: continuing from {}", dir.path().display(), checkpoint.path.display()));
     dir.note_session(manifest.step, &open.label)?;
     let metrics = Metrics::open(dir.path(), manifest.metrics_bytes)?;
     let state = State {
@@ -124,12 +131,6 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         fingerprint: loaders.fingerprint.clone(),
     };
     let mut run = Run::new(loaded, dir, loaders, open, stop, metrics, state, console)?;
-    if run.state.step > run.steps {
-        return Err(Error::Usage(format!(
-            "{} steps are done, but the configuration makes a run of {} steps: there is nothing to continue",
-            run.state.step, run.steps
-        )));
-    }
     run.load(checkpoint.model, checkpoint.optimizer, &checkpoint.path)?;
     run.store.settle(run.state.step, run.best_kept(), run.config().checkpoint.keep)?;
     run.saved_at = Some((run.state.step, run.state.phase));
