@@ -362,3 +362,18 @@ fn a_renamed_image_is_another_dataset() {
     place.run(&["resume", "run"]).expect(2).says(&["the training images have other file names", "--override"]);
     place.run(&["resume", "run", "--override"]).expect(0).says(&["other file names"]);
 }
+
+/// A run whose folder is gone must say so, and not write checkpoints where nobody looks for them.
+#[test]
+fn a_run_directory_removed_meanwhile_ends_the_run() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(
+        "[train]\nepochs = 2000\nbatch_size = 8\naccumulate = 1\n[log]\nevery_steps = 1\n[checkpoint]\nevery_steps = 40\n",
+    );
+    let child = place.start(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]);
+    wait_for_lines(&place.path("run"), 2);
+    fs::rename(place.path("run"), place.path("gone")).unwrap();
+    Done::from(child.wait_with_output().unwrap()).expect(1).says(&["was not written", "run/checkpoints"]);
+    assert!(!place.path("run").exists());
+}

@@ -42,4 +42,4 @@ pub use loader::{Batch, Batches, Loader, LoaderConfig, OnError, Skipped};
 pub use random::{Purpose, stream};
 pub use sampler::permutation;
 pub use source::{AsDataset, EncodedImage, Source, check_same_classes};
-pub use transform::{EvalTransform, Interpolation, RandomResizedCrop, TrainTransform, Transform};
+pub use transform::{EvalTransform, Interpolation, MAX_SIDE, RandomResizedCrop, TrainTransform, Transform};

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use manyheads_data::Loader;
 use manyheads_model::{LayerCost, MemoryEstimate, cost, training_memory_bytes};
 use serde::Serialize;
 
@@ -155,7 +154,7 @@ impl Info {
                     out,
                     "images           {} to train on{}, {} held out\nsteps            {} epochs × {} = {}",
                     group(train as u64),
-                    self.left_out(train),
+                    left_out(&self.config, train),
                     group(val as u64),
                     self.config.train.epochs,
                     group(per_epoch),
@@ -182,14 +181,11 @@ impl Info {
     }
 }
 
-impl Info {
-    /// How many of the training images an epoch leaves out, because they fill no batch.
-    fn left_out(&self, train: usize) -> String {
-        let batch = self.config.train.batch_size;
-        match train % batch {
-            rest if self.config.train.drop_last && rest > 0 => format!(" ({rest} left out of each epoch: they fill no batch)"),
-            _ => String::new(),
-        }
+/// How many of `train` images an epoch leaves out, because they fill no batch; others in each epoch.
+fn left_out(config: &Config, train: usize) -> String {
+    match train % config.train.batch_size {
+        rest if config.train.drop_last && rest > 0 => format!(" ({rest} left out of each epoch: they fill no batch)"),
+        _ => String::new(),
     }
 }
 
@@ -201,7 +197,7 @@ impl From<LayerCost> for Layer {
 }
 
 /// The lines that open a training: what decides its result, with every number.
-pub fn announcement(loaded: &Loaded, device: &str, train: &Loader, val: usize, steps_per_epoch: u64) -> Vec<String> {
+pub fn announcement(loaded: &Loaded, device: &str, train: usize, val: usize, steps_per_epoch: u64) -> Vec<String> {
     let Loaded { config, architecture, .. } = loaded;
     let cost = cost(architecture);
     let mut kinds: Vec<(String, usize)> = Vec::new();
@@ -224,13 +220,8 @@ pub fn announcement(loaded: &Loaded, device: &str, train: &Loader, val: usize, s
         ),
         format!(
             "data {} images to train on{}, {} held out, {} classes",
-            group(train.source().len() as u64),
-            // Those that fill no batch are left out, others in each epoch.
-            if train.len() < train.source().len() {
-                format!(" ({} in an epoch)", group(train.len() as u64))
-            } else {
-                String::new()
-            },
+            group(train as u64),
+            left_out(config, train),
             group(val as u64),
             architecture.classes
         ),

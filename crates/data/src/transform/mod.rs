@@ -17,6 +17,9 @@ use crate::decode::Pixels;
 use crate::error::DataError;
 use crate::random::chance;
 
+/// Longest side of a transformed image, in pixels.
+pub const MAX_SIDE: usize = 16_384;
+
 /// The training transform: random resized crop, horizontal flip, normalisation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainTransform {
@@ -81,8 +84,8 @@ impl Transform {
         if channels != 1 && channels != 3 {
             return Err(DataError::config("channels", format!("{channels}, but images have 1 (grey) or 3 (RGB)")));
         }
-        if height == 0 || width == 0 || height > 1 << 14 || width > 1 << 14 {
-            return Err(DataError::config("size", format!("{height} × {width}, but each side must be 1 to 16384 pixels")));
+        if height == 0 || width == 0 || height > MAX_SIDE || width > MAX_SIDE {
+            return Err(DataError::config("size", format!("{height} × {width}, but each side must be 1 to {MAX_SIDE} pixels")));
         }
         let (mean, std) = match self {
             Self::Train(t) => (&t.mean, &t.std),

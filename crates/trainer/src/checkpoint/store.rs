@@ -72,11 +72,6 @@ impl Store {
         Self { dir: run_dir.join("checkpoints") }
     }
 
-    /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Steps that have a checkpoint folder, sound or not, oldest first.
     ///
     /// # Errors
@@ -109,7 +104,7 @@ impl Store {
         fs::create_dir_all(&self.dir).map_err(|e| Error::io("create", &self.dir, &e))
     }
 
-    /// Writes a checkpoint; when this returns, it is on the disk under its name and `last` points to it.
+    /// Writes a checkpoint; when this returns, it is on the disk under its name. [`Store::settle`] then points the links to it.
     ///
     /// # Errors
     /// Says what could not be written and that the earlier checkpoints are untouched. Nothing half-written is left.
@@ -155,7 +150,7 @@ impl Store {
             let what = format!("{doing} {}", path.display());
             move |e| (what, e)
         };
-        fs::create_dir_all(&self.dir).map_err(at("create", &self.dir))?;
+        // The folder is there since the run began; if somebody has removed it, a new one would hide that.
         if writing.exists() {
             fs::remove_dir_all(writing).map_err(at("remove", writing))?;
         }
@@ -183,7 +178,6 @@ impl Store {
         }
         fs::rename(writing, target).map_err(at("rename", writing))?;
         sync_dir(&self.dir).map_err(at("sync", &self.dir))?;
-        self.link("last", manifest.step).map_err(at("link", &self.dir.join("last")))?;
         if replaced.exists() {
             fs::remove_dir_all(&replaced).map_err(at("remove", &replaced))?;
         }
@@ -192,6 +186,9 @@ impl Store {
 
     /// Points `name` to the folder of `step`, replacing an older link in one move.
     fn link(&self, name: &str, step: u64) -> std::io::Result<()> {
+        if fs::read_link(self.dir.join(name)).is_ok_and(|target| target == Path::new(&folder(step))) {
+            return Ok(());
+        }
         let aside = self.dir.join(format!("{LINK}{name}"));
         match fs::remove_file(&aside) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
@@ -252,8 +249,8 @@ impl Store {
         Ok(())
     }
 
-    /// Brings the links and the number of folders to what they are after a save of `step`: a process may have been killed between
-    /// putting a checkpoint in place and this.
+    /// Points `last` and `best` to their checkpoints after a save of `step` and removes those that need not be kept. Done again on
+    /// resume, since a process may be killed between putting a checkpoint in place and this.
     ///
     /// # Errors
     /// Where a link cannot be written or a folder not be removed.
@@ -280,14 +277,15 @@ impl Store {
         if !self.dir.is_dir() {
             return Err(Error::Failed(format!("{} has been removed: the run cannot be resumed", self.dir.display())));
         }
-        if self.steps()?.is_empty() && self.dir.join("last").is_symlink() {
+        let steps = self.steps()?;
+        if steps.is_empty() && self.dir.join("last").is_symlink() {
             return Err(Error::Failed(format!(
                 "all checkpoints in {} have been removed: the run cannot be resumed",
                 self.dir.display()
             )));
         }
         let mut broken = Vec::new();
-        for step in self.steps()?.into_iter().rev() {
+        for step in steps.into_iter().rev() {
             match load(&self.dir.join(folder(step))) {
                 Ok(checkpoint) if checkpoint.manifest.step == step => return Ok(Some(Newest { checkpoint, broken })),
                 Ok(other) => broken.push((step, format!("it holds step {}", other.manifest.step))),
@@ -319,7 +317,7 @@ impl Store {
     ///
     /// # Errors
     /// Where one cannot be removed.
-    pub fn retain(&self, keep: usize, best: Option<u64>) -> Result<()> {
+    fn retain(&self, keep: usize, best: Option<u64>) -> Result<()> {
         let steps = self.steps()?;
         for step in steps.iter().rev().skip(keep).filter(|step| Some(**step) != best) {
             let path = self.dir.join(folder(*step));

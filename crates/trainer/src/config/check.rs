@@ -1,5 +1,7 @@
 //! Combinations that cannot work, found before anything runs.
 
+use manyheads_data::MAX_SIDE;
+
 use super::{AugmentConfig, Config, Crop, DataSource};
 
 /// A configuration value that cannot work.
@@ -14,8 +16,6 @@ pub(super) struct Problem {
 
 /// Bound on batches and epochs: far above any use, and no product of them overflows.
 const MAX_COUNT: usize = 1 << 20;
-/// Longest side of an image that the loader makes, in pixels.
-const MAX_SIDE: usize = 16_384;
 
 type Check = Result<(), Problem>;
 

@@ -233,7 +233,7 @@ impl Run {
         }
         let steps_per_epoch = loader.batches_per_epoch().div_ceil(config.train.accumulate) as u64;
         let steps = steps_per_epoch * config.train.epochs;
-        for line in info::announcement(&loaded, &device.label, &loader, eval_loader.len(), steps_per_epoch) {
+        for line in info::announcement(&loaded, &device.label, loader.source().len(), eval_loader.len(), steps_per_epoch) {
             console.say(line);
         }
         let autodiff: Device = device.device.clone().autodiff();
@@ -414,7 +414,9 @@ impl Run {
                 }
                 Err(error) => {
                     // The epoch's training is not to be lost with its evaluation.
-                    self.save()?;
+                    if let Err(unsaved) = self.save() {
+                        return Err(Error::Failed(format!("{error}. Besides: {unsaved}")));
+                    }
                     let run = self.dir.path().display();
                     return Err(Error::Failed(format!(
                         "{error}. The training up to step {step} is saved; once it is mended, continue with: manyheads resume {run}"
