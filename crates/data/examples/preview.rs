@@ -1,7 +1,7 @@
 //! Writes a contact sheet of augmented samples, to look at what a network sees.
 //!
 //! ```text
-//! cargo run --release -p manyheads-data --example preview -- FOLDER sheet.png
+//! cargo run --release -p manyheads-data --example preview -- FOLDER rand-m9-mstd0.5-inc1 sheet.png
 //! ```
 //!
 //! Without a folder: the embedded Fashion-MNIST. Each row is one image: the evaluation crop, then seven training samples.
@@ -11,40 +11,26 @@ use std::sync::Arc;
 
 use image::{ImageEncoder, codecs::png::PngEncoder};
 use manyheads_data::source::{embedded::FashionMnist, folder::Folder};
-use manyheads_data::{
-    EvalTransform, Interpolation, Loader, LoaderConfig, OnError, RandomResizedCrop, Source, TrainTransform, Transform,
-};
+use manyheads_data::{EvalTransform, Loader, LoaderConfig, OnError, Source, TrainTransform, Transform};
 
 const ROWS: usize = 8;
 const COLUMNS: usize = 8;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (source, out): (Arc<dyn Source>, &String) = match arguments.as_slice() {
-        [out] => (Arc::new(FashionMnist::train()?), out),
-        [folder, out] => (Arc::new(Folder::open(folder)?), out),
-        _ => return Err("usage: preview [FOLDER] OUT.png".into()),
+    let (source, out, policy): (Arc<dyn Source>, &String, &str) = match arguments.as_slice() {
+        [out] => (Arc::new(FashionMnist::train()?), out, "rand-m9-mstd0.5-inc1"),
+        [folder, out] => (Arc::new(Folder::open(folder)?), out, "rand-m9-mstd0.5-inc1"),
+        [folder, policy, out] => (Arc::new(Folder::open(folder)?), out, policy),
+        _ => return Err("usage: preview [FOLDER [POLICY]] OUT.png".into()),
     };
     let side = if arguments.len() == 1 { 56 } else { 112 };
-    let (mean, std) = (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]);
-    let interpolation = Interpolation::Bicubic;
     let train = Transform::Train(TrainTransform {
         size: [side; 2],
-        channels: 3,
-        random_resized_crop: Some(RandomResizedCrop { scale: [0.08, 1.0], ratio: [3.0 / 4.0, 4.0 / 3.0] }),
-        horizontal_flip: 0.5,
-        interpolation,
-        mean: mean.clone(),
-        std: std.clone(),
+        auto_augment: policy.parse().map(Some)?,
+        ..TrainTransform::default()
     });
-    let eval = Transform::Eval(EvalTransform {
-        size: [side; 2],
-        channels: 3,
-        crop_pct: 0.875,
-        interpolation,
-        mean: mean.clone(),
-        std: std.clone(),
-    });
+    let eval = Transform::Eval(EvalTransform { size: [side; 2], ..EvalTransform::default() });
     let config = LoaderConfig {
         seed: 0,
         batch_size: ROWS,
@@ -53,6 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         workers: 2,
         prefetch: 1,
         on_error: OnError::Fail,
+        ..LoaderConfig::default()
     };
 
     let mut sheet = vec![0u8; ROWS * side * COLUMNS * side * 3];
@@ -61,8 +48,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     for column in 0..COLUMNS {
         let transform = if column == 0 { eval.clone() } else { train.clone() };
         let loader = Loader::new(Arc::clone(&picked), transform, config.clone())?;
+        let (mean, std) = loader.transform().normalisation();
         let batch = loader.epoch(column as u64, 0).next().ok_or("no images")??;
-        for (row, sample) in batch.images.chunks_exact(3 * side * side).enumerate() {
+        for (row, sample) in batch.images.as_f32().ok_or("no floats")?.chunks_exact(3 * side * side).enumerate() {
             for (i, value) in sample.iter().enumerate() {
                 let (channel, y, x) = (i / (side * side), i / side % side, i % side);
                 // Normalisation undone.

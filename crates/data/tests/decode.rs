@@ -154,3 +154,40 @@ fn damaged_bytes_never_panic() {
     }
     assert!(errors > 100, "only {errors} of the damaged files were found out");
 }
+
+/// Kinds of JPEG that are not read are named.
+#[test]
+fn unknown_kinds_of_jpeg_are_named() {
+    let whole = fixture("ycbcr420.jpg");
+    let frame = whole.windows(2).position(|w| w == [0xff, 0xc0]).unwrap();
+    let with = |at: usize, value: u8| {
+        let mut bytes = whole.clone();
+        bytes[frame + at] = value;
+        reason(&bytes)
+    };
+    assert!(with(1, 0xc9).contains("arithmetic coding"));
+    assert!(with(1, 0xc3).contains("lossless"));
+    assert!(with(1, 0xc5).contains("hierarchical"));
+    assert!(with(4, 12).contains("12 bits a sample"));
+    assert!(with(9, 2).contains("2 components"));
+}
+
+/// libjpeg only warns of what it can guess its way past. A changed bit shows where a code becomes another of a different
+/// length, so that bits are left over or missing; most change a coefficient, which nothing can tell from a picture.
+#[test]
+fn warnings_are_errors() {
+    let whole = fixture("ycbcr420.jpg");
+    let scan = whole.windows(2).position(|w| w == [0xff, 0xda]).unwrap() + 14;
+    let found = (scan..whole.len() - 2).filter(|&at| {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        decode_rgb(&bytes, "x").is_err()
+    });
+    let (found, all) = (found.count(), whole.len() - 2 - scan);
+    assert!(found * 5 > all, "{found} of {all} flipped bits found");
+    let mut extra = whole.clone();
+    // A few bytes would pass for what the decoder reads ahead.
+    extra.splice(whole.len() - 2..whole.len() - 2, [1; 50]);
+    let message = decode_rgb(&extra, "x").unwrap_err().to_string();
+    assert!(message.contains("extraneous bytes"), "{message}");
+}

@@ -1,27 +1,22 @@
 //! The loader's promises: the same bytes for any number of threads, errors that arrive, and no hanging.
 
+mod common;
+
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::CONFIG;
 use manyheads_data::source::embedded::FashionMnist;
 use manyheads_data::{
-    Batch, DataError, EvalTransform, Interpolation, Loader, LoaderConfig, OnError, RandomResizedCrop, Source, TrainTransform,
-    Transform,
+    Batch, DataError, EvalTransform, Images, Interpolation, Loader, LoaderConfig, OnError, PixelFormat, RandomResizedCrop,
+    Source, TrainTransform, Transform,
 };
 
 fn train() -> Transform {
-    Transform::Train(TrainTransform {
-        size: [20, 24],
-        channels: 3,
-        random_resized_crop: Some(RandomResizedCrop { scale: [0.08, 1.0], ratio: [0.75, 4.0 / 3.0] }),
-        horizontal_flip: 0.5,
-        interpolation: Interpolation::Bicubic,
-        mean: vec![0.485, 0.456, 0.406],
-        std: vec![0.229, 0.224, 0.225],
-    })
+    Transform::Train(TrainTransform { size: [20, 24], channels: 3, ..TrainTransform::default() })
 }
 
 fn eval() -> Transform {
@@ -32,11 +27,9 @@ fn eval() -> Transform {
         interpolation: Interpolation::Bilinear,
         mean: vec![0.0],
         std: vec![1.0],
+        ..EvalTransform::default()
     })
 }
-
-const CONFIG: LoaderConfig =
-    LoaderConfig { seed: 7, batch_size: 16, shuffle: true, drop_last: false, workers: 0, prefetch: 3, on_error: OnError::Fail };
 
 /// The first images of the embedded set with some made bad.
 struct Spoiled {
@@ -100,6 +93,10 @@ impl Source for Spoiled {
 
 fn loader(source: Spoiled, transform: Transform, config: LoaderConfig) -> Loader {
     Loader::new(Arc::new(source), transform, config).unwrap()
+}
+
+fn floats(batch: &Batch) -> &[f32] {
+    batch.images.as_f32().unwrap()
 }
 
 fn batches(loader: &Loader, epoch: u64, first: usize) -> Vec<Batch> {
@@ -172,7 +169,7 @@ fn augmentation_belongs_to_the_item() {
     let len = 3 * 20 * 24;
     for batch in &small {
         for (place, &item) in batch.items.iter().enumerate() {
-            assert!(batch.images[place * len..][..len] == plain[0].images[item * len..][..len], "item {item}");
+            assert!(floats(batch)[place * len..][..len] == floats(&plain[0])[item * len..][..len], "item {item}");
         }
     }
 }
@@ -275,7 +272,7 @@ fn skipped_images_are_listed_and_the_batch_is_smaller() {
         assert!(found[0].skipped[0].reason.contains("an empty file"));
         let len = 3 * 20 * 24;
         for (place, &item) in found[0].items.iter().enumerate() {
-            assert!(found[0].images[place * len..][..len] == clean[0].images[item * len..][..len]);
+            assert!(floats(&found[0])[place * len..][..len] == floats(&clean[0])[item * len..][..len]);
             assert_eq!(found[0].labels[place], clean[0].labels[item]);
         }
         assert_eq!((found[1].shape, found[1].images.len(), found[1].skipped.len()), ([0, 3, 20, 24], 0, 16));
@@ -331,6 +328,122 @@ fn draws_are_frozen() {
     assert_eq!(place, Rect { x: 219, y: 9, width: 281, height: 362 });
     let batch = batches(&loader(Spoiled::new(64), train(), CONFIG), 0, 1).swap_remove(0);
     assert_eq!(batch.items[..4], [40, 3, 19, 18]);
-    let sum: f64 = batch.images.iter().enumerate().map(|(i, &v)| f64::from(v) * (i % 97) as f64).sum();
+    let sum: f64 = floats(&batch).iter().enumerate().map(|(i, &v)| f64::from(v) * (i % 97) as f64).sum();
     assert!((sum - -194312.87334046373).abs() < 1e-6, "{sum}");
+}
+
+/// The ranks of a run see every item once between them, as often as each other, with the augmentation of a run on one rank.
+#[test]
+fn lightning_17389_ranks_share_an_epoch() {
+    let alone = loader(Spoiled::new(103), train(), CONFIG);
+    let whole = batches(&alone, 3, 0);
+    let len = 3 * 20 * 24;
+    for world in [2, 8] {
+        let mut seen = HashSet::new();
+        let mut lengths = HashSet::new();
+        for rank in 0..world {
+            let config = LoaderConfig { rank, world, workers: 2, batch_size: 5, ..CONFIG };
+            let loader = loader(Spoiled::new(103), train(), config);
+            let found = batches(&loader, 3, 0);
+            lengths.insert((found.len(), loader.len()));
+            for batch in &found {
+                assert_eq!(batch.items, loader.items(3, batch.batch));
+                for (place, &item) in batch.items.iter().enumerate().take(batch.counted) {
+                    assert!(seen.insert(item), "item {item} twice");
+                    let (at, among) =
+                        whole.iter().find_map(|b| b.items.iter().position(|&other| other == item).map(|at| (at, b))).unwrap();
+                    assert!(floats(batch)[place * len..][..len] == floats(among)[at * len..][..len]);
+                }
+            }
+        }
+        assert_eq!((seen.len(), lengths.len()), (103, 1));
+    }
+}
+
+/// Copies of one item are augmented differently, and the first as without repeats.
+#[test]
+fn deit_95_repeated_augmentation() {
+    let config = LoaderConfig { repeats: 3, workers: 2, batch_size: 30, ..CONFIG };
+    let repeated = loader(Spoiled::new(90), train(), config);
+    let found = batches(&repeated, 0, 0);
+    let plain = batches(&loader(Spoiled::new(90), train(), LoaderConfig { batch_size: 90, ..CONFIG }), 0, 0);
+    assert_eq!((repeated.len(), found.len()), (90, 3));
+    let len = 3 * 20 * 24;
+    for batch in &found {
+        for first in (0..30).step_by(3) {
+            assert_eq!(batch.copies[first..first + 3], [0, 1, 2]);
+            assert!(batch.items[first..first + 3].iter().all(|&item| item == batch.items[first]));
+            let row = |i: usize| &floats(batch)[(first + i) * len..][..len];
+            assert!(row(0) != row(1) && row(1) != row(2) && row(0) != row(2));
+            let place = plain[0].items.iter().position(|&item| item == batch.items[first]).unwrap();
+            assert!(row(0) == &floats(&plain[0])[place * len..][..len]);
+        }
+    }
+}
+
+/// Bytes are the floats before normalisation.
+#[test]
+fn batches_of_bytes_are_those_of_floats() {
+    let floats_of = batches(&loader(Spoiled::new(40), train(), CONFIG), 1, 0);
+    let config = LoaderConfig { format: PixelFormat::U8, workers: 3, ..CONFIG };
+    let bytes_of = batches(&loader(Spoiled::new(40), train(), config), 1, 0);
+    let (mean, std) = ([0.485f32, 0.456, 0.406], [0.229f32, 0.224, 0.225]);
+    for (a, b) in floats_of.iter().zip(&bytes_of) {
+        assert_eq!((&a.items, a.shape), (&b.items, b.shape));
+        for (i, (&float, &byte)) in floats(a).iter().zip(b.images.as_u8().unwrap()).enumerate() {
+            let channel = i / (20 * 24) % 3;
+            let expected = (f32::from(byte) / 255.0 - mean[channel]) / std[channel];
+            assert!((float - expected).abs() < 1e-5, "{float} {expected}");
+        }
+    }
+}
+
+/// Memory given back is used again, and its old values show nowhere.
+#[test]
+fn recycled_buffers_change_nothing() {
+    let expected = batches(&loader(Spoiled::new(100), train(), CONFIG), 0, 0);
+    for workers in [0, 3] {
+        let source = Spoiled::new(100);
+        let loader = loader(source, train(), LoaderConfig { workers, prefetch: 2, ..CONFIG });
+        for _ in 0..3 {
+            let mut places = HashSet::new();
+            for (batch, expected) in loader.epoch(0, 0).zip(&expected) {
+                let batch = batch.unwrap();
+                assert!(batch == *expected);
+                places.insert(floats(&batch).as_ptr());
+                loader.recycle(batch.images);
+            }
+            assert!(places.len() <= 5, "{} buffers for 7 batches", places.len());
+        }
+        loader.recycle(Images::U8(vec![1; 10]));
+        assert!(loader.epoch(0, 0).next().unwrap().unwrap() == expected[0]);
+    }
+}
+
+/// The bound on bytes holds back batches as the bound on their number does.
+#[test]
+fn batches_ahead_are_bounded_in_bytes() {
+    let source = Arc::new(Spoiled::new(2000));
+    // Room for two batches of 16 images of 28 x 28 floats.
+    let config = LoaderConfig { workers: 3, prefetch: 50, memory: 2 * 16 * 28 * 28 * 4 + 5, ..CONFIG };
+    let loader = Loader::new(Arc::clone(&source) as Arc<dyn Source>, eval(), config).unwrap();
+    assert_eq!(loader.config().prefetch, 2);
+    let mut batches = loader.epoch(0, 0);
+    batches.next().unwrap().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(source.reads.load(Ordering::Relaxed) <= 3 * 16);
+    let tiny = Loader::new(source, eval(), LoaderConfig { memory: 1, ..CONFIG }).unwrap();
+    assert_eq!(tiny.config().prefetch, 1);
+}
+
+#[test]
+fn impossible_shares_are_named() {
+    let key = |config| match Loader::new(Arc::new(Spoiled::new(5)), eval(), config).err() {
+        Some(DataError::Config { key, .. }) => key,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(key(LoaderConfig { rank: 2, world: 2, ..CONFIG }), "rank");
+    assert_eq!(key(LoaderConfig { world: 0, ..CONFIG }), "rank");
+    assert_eq!(key(LoaderConfig { repeats: 0, ..CONFIG }), "repeats");
+    assert_eq!(key(LoaderConfig { world: 6, batch_size: 1, drop_last: true, ..CONFIG }), "batch_size");
 }

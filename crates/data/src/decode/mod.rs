@@ -6,12 +6,23 @@
 //! - 16 bits a channel are cut to their upper 8. Here we differ from Pillow for 16-bit grey: its `convert("RGB")` clips such
 //!   values at 255, which turns a photograph white.
 //! - EXIF orientation and colour profiles are ignored, as torchvision and timm ignore them.
-//! - A JPEG that is cut or breaks off is an error, as in Pillow. Bytes after the end of an image are ignored.
+//! - A JPEG that is cut or breaks off is an error, as in Pillow. So is everything that makes the decoder doubt the data, which
+//!   Pillow passes over: bad Huffman codes, bytes left over at a scan's end. Bytes after the end of an image are ignored.
+//! - JPEGs of 12 bits, with arithmetic coding, lossless or hierarchical are errors.
 //!
-//! PNG and WebP give Pillow's pixels. JPEG differs from libjpeg-turbo's by a few levels in places, because decoders may round
-//! the inverse cosine transform and chroma upsampling differently.
+//! All formats give Pillow's pixels; JPEG is decoded by the same library with the same settings (accurate integer inverse
+//! cosine transform, smooth upsampling of chroma).
+//!
+//! A training crop needs only a part of an image, and a JPEG is then read no further than that part's last row: damage below
+//! it does not show, other than a missing end marker. [`decode_rgb`] reads everything; `data verify` uses it.
 
+mod entropy;
+#[cfg(test)]
+mod equal;
+mod huffman;
 mod jpeg;
+mod libjpeg;
+pub(crate) mod part;
 mod sniff;
 
 use std::io::Cursor;
@@ -21,6 +32,7 @@ use image::codecs::{png::PngDecoder, webp::WebPDecoder};
 use image::{ColorType, ImageDecoder, Limits};
 
 use crate::error::DataError;
+use crate::transform::resize::Rect;
 use sniff::{Format, sniff};
 
 /// Largest number of pixels decoded, as Pillow: twice the pixels whose RGB values take 256 MiB.
@@ -49,19 +61,32 @@ pub struct Pixels {
 /// [`DataError::BadImage`] saying what the bytes look like if they are no such image, what is wrong with the image if it is
 /// damaged, or that it has more than [`MAX_PIXELS`] pixels; that is found before memory is taken for them.
 pub fn decode_rgb(bytes: &[u8], name: &str) -> Result<Pixels, DataError> {
-    // The decoders are other people's code, fed with what lies on other people's disks: a panic in one is one bad file.
-    let decoded = catch_unwind(AssertUnwindSafe(|| match sniff(bytes) {
-        Format::Jpeg => jpeg::decode(bytes),
+    let mut buffer = Vec::new();
+    let whole = &mut |width: usize, height: usize| Rect { x: 0, y: 0, width, height };
+    let decoded = match sniff(bytes) {
+        Format::Jpeg => jpeg::decode(bytes, whole, &mut buffer).map(|decoded| {
+            let data = part::rgb(&buffer);
+            Pixels { width: decoded.rect.width, height: decoded.rect.height, channels: 3, data }
+        }),
+        format => decode_other(bytes, format),
+    };
+    decoded.map_err(|reason| DataError::bad_image(name, reason))
+}
+
+/// Everything but JPEG.
+fn decode_other(bytes: &[u8], format: Format) -> Result<Pixels, String> {
+    // The decoders are other people's code, fed with what lies on other people's disks: a panic in one is one bad file. (The
+    // one for JPEG tells its errors from panics itself.)
+    let decoded = catch_unwind(AssertUnwindSafe(|| match format {
         Format::Png => {
             let decoder = PngDecoder::with_limits(Cursor::new(bytes), limits());
             decoder.map_err(damaged("PNG")).and_then(|decoder| to_rgb(decoder, "PNG"))
         }
         Format::WebP => WebPDecoder::new(Cursor::new(bytes)).map_err(damaged("WebP")).and_then(|d| to_rgb(d, "WebP")),
+        Format::Jpeg => unreachable!("has its own decoder"),
         Format::Other(looks) => Err(format!("{looks}, where a JPEG, PNG or WebP image is expected. Replace or remove the file")),
     }));
-    decoded
-        .unwrap_or_else(|panic| Err(format!("the decoder failed: {}. Replace or remove the file", panic_message(&*panic))))
-        .map_err(|reason| DataError::bad_image(name, reason))
+    decoded.unwrap_or_else(|panic| Err(format!("the decoder failed: {}. Replace or remove the file", panic_message(&*panic))))
 }
 
 /// What a PNG may take besides its pixels: a small file can hold a colour profile that inflates to gigabytes.

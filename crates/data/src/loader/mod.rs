@@ -5,17 +5,24 @@
 //! names the item: always the first bad item in the epoch's order, whatever thread met one first. Nothing ends an epoch early
 //! in silence.
 
+mod images;
 mod pool;
+mod rows;
 mod sample;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::DataError;
-use crate::sampler::permutation;
+use crate::sampler::{Plan, permutation};
 use crate::source::Source;
 use crate::transform::Transform;
+use images::Spares;
+pub use images::{Images, PixelFormat};
 use pool::Pool;
-use sample::{Epoch, Filled};
+use sample::{Epoch, Filling, Kept};
+
+/// Most copies of an item in an epoch.
+const MAX_REPEATS: usize = 1000;
 
 /// What happens when one image cannot be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -41,10 +48,41 @@ pub struct LoaderConfig {
     pub drop_last: bool,
     /// Threads that read, decode and transform; 0: the caller's own. Changes the speed and nothing else.
     pub workers: usize,
-    /// Batches begun and not handed out, at least 1. Each takes `batch_size * C * H * W * 4` bytes.
+    /// Batches begun and not handed out, at least 1.
     pub prefetch: usize,
     /// What happens when one image cannot be read.
     pub on_error: OnError,
+    /// Which of `world` processes this is, from 0; see [`Plan`] for what each takes.
+    pub rank: usize,
+    /// How many processes share an epoch, at least 1.
+    pub world: usize,
+    /// Copies of each item in an epoch, differently augmented: 3 in DeiT's repeated augmentation; 1: none. See [`Plan`].
+    pub repeats: usize,
+    /// Floats or bytes.
+    pub format: PixelFormat,
+    /// Most bytes that the pixels of batches begun and not handed out may take: where `prefetch` batches would take more, fewer
+    /// are begun, and always at least one. An encoded and a decoded image for each worker come on top.
+    pub memory: usize,
+}
+
+impl Default for LoaderConfig {
+    /// Batches of 64 floats in the source's order, made by one thread, 2 ahead, at most 4 GiB; a bad image is an error.
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            batch_size: 64,
+            shuffle: false,
+            drop_last: false,
+            workers: 1,
+            prefetch: 2,
+            on_error: OnError::Fail,
+            rank: 0,
+            world: 1,
+            repeats: 1,
+            format: PixelFormat::F32,
+            memory: 4 << 30,
+        }
+    }
 }
 
 /// An image left out of a batch.
@@ -61,14 +99,19 @@ pub struct Skipped {
 /// A batch in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// Normalised pixels, laid out as `shape` says.
-    pub images: Vec<f32>,
+    /// Pixels, laid out as `shape` says.
+    pub images: Images,
     /// [B, C, H, W]. B is smaller than the nominal size by the number of skipped images; 0 if all were.
     pub shape: [usize; 4],
     /// Class of each image.
     pub labels: Vec<u32>,
     /// Index in the source of each image.
     pub items: Vec<usize>,
+    /// Which copy of its item each image is, from 0; see [`LoaderConfig::repeats`].
+    pub copies: Vec<u32>,
+    /// How many of the images, from the first, count in a score. Those after them fill up this rank's share and are counted by
+    /// another rank.
+    pub counted: usize,
     /// Images left out, in order.
     pub skipped: Vec<Skipped>,
     /// Epoch, from 0.
@@ -84,6 +127,8 @@ pub struct Loader {
     config: LoaderConfig,
     /// The order last asked for; making one of 1.28 million items takes some 10 ms.
     order: Mutex<Option<(u64, Arc<Vec<u32>>)>>,
+    plan: Plan,
+    spares: Arc<Spares>,
 }
 
 impl Loader {
@@ -103,27 +148,43 @@ impl Loader {
             let reason = format!("a source of {} images, but 1 to {} are possible", source.len(), u32::MAX);
             return Err(DataError::config("source", reason));
         }
-        let [channels, height, width] = transform.sample_shape();
-        if config.batch_size.checked_mul(channels * height * width * 4).is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(DataError::config("batch_size", format!("{}: a batch would not fit into memory", config.batch_size)));
+        if config.world == 0 || config.rank >= config.world {
+            let reason = format!("{} of {}, but ranks are 0 to one below their number", config.rank, config.world);
+            return Err(DataError::config("rank", reason));
         }
-        let loader = Self { source, transform: Arc::new(transform), config, order: Mutex::new(None) };
-        if loader.batches_per_epoch() == 0 {
+        if config.repeats == 0 || config.repeats > MAX_REPEATS {
+            let reason = format!("{}, but an item comes 1 to {MAX_REPEATS} times", config.repeats);
+            return Err(DataError::config("repeats", reason));
+        }
+        if config.format == PixelFormat::U8 {
+            transform.validate_u8()?;
+        }
+        let sample: usize = transform.sample_shape().iter().product();
+        let batch_bytes = config.batch_size.checked_mul(sample * config.format.bytes());
+        let Some(batch_bytes) = batch_bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
+            return Err(DataError::config("batch_size", format!("{}: a batch would not fit into memory", config.batch_size)));
+        };
+        let mut config = config;
+        config.prefetch = config.prefetch.min((config.memory / batch_bytes.max(1)).max(1));
+        let plan = Plan::new(source.len(), config.repeats, config.rank, config.world, config.batch_size, config.drop_last);
+        if plan.is_empty() {
+            let LoaderConfig { batch_size, world, .. } = config;
+            let ranks = if world > 1 { format!(" for each of {world} ranks") } else { String::new() };
             let reason = format!(
-                "{} is more than the {} images there are, and drop_last leaves no batch. Use a smaller batch or keep the last",
-                loader.config.batch_size,
-                loader.source.len()
+                "{batch_size} is more than the {} images there are{ranks}, and drop_last leaves no batch. Use a smaller batch or \
+                 keep the last",
+                source.len() / world
             );
             return Err(DataError::config("batch_size", reason));
         }
-        Ok(loader)
+        let spares = Arc::new(Spares::new(config.format, config.prefetch + 2));
+        Ok(Self { source, transform: Arc::new(transform), config, order: Mutex::new(None), plan, spares })
     }
 
-    /// Samples of an epoch: all, or with `drop_last` those in whole batches.
+    /// Samples of an epoch on this rank, padding included: see [`Plan`].
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        let (all, batch) = (self.source.len(), self.config.batch_size);
-        if self.config.drop_last { all / batch * batch } else { all }
+        self.plan.len()
     }
 
     /// Batches of an epoch, at least 1.
@@ -141,10 +202,12 @@ impl Loader {
     pub fn items(&self, epoch: u64, batch: usize) -> Vec<usize> {
         let start = batch.saturating_mul(self.config.batch_size);
         let places = start..start + self.batch_len(batch);
-        if places.is_empty() || !self.config.shuffle {
+        let places = places.map(|position| self.plan.at(position).index);
+        if !self.config.shuffle {
             return places.collect();
         }
-        self.order(epoch)[places].iter().map(|&item| item as usize).collect()
+        let order = self.order(epoch);
+        places.map(|place| order[place] as usize).collect()
     }
 
     /// Batches of an epoch from `first_batch` on; those before cost nothing. Past the end there are none.
@@ -157,19 +220,26 @@ impl Loader {
             order: self.config.shuffle.then(|| self.order(epoch)),
             seed: self.config.seed,
             epoch,
+            plan: self.plan,
             batch_size: self.config.batch_size,
-            len: self.len(),
             on_error: self.config.on_error,
+            spares: Arc::clone(&self.spares),
         };
         let first = first_batch.min(self.batches_per_epoch());
         let maker = match self.config.workers {
-            0 => Maker::Caller(Box::new(work)),
+            0 => Maker::Caller(Box::new((work, Kept::default()))),
             workers => match Pool::start(work, first, workers, self.config.prefetch) {
                 Ok(pool) => Maker::Pool(pool),
                 Err(error) => Maker::Failed(Some(error)),
             },
         };
         Batches { maker, next: first, end: self.batches_per_epoch() }
+    }
+
+    /// Takes back the pixels of a batch that is done with, so that their memory serves another batch. Not needed, but saves the
+    /// cost of fresh memory.
+    pub fn recycle(&self, images: Images) {
+        self.spares.put(images);
     }
 
     /// Where the images come from.
@@ -201,7 +271,7 @@ impl Loader {
 }
 
 enum Maker {
-    Caller(Box<Epoch>),
+    Caller(Box<(Epoch, Kept)>),
     Pool(Pool),
     Failed(Option<DataError>),
 }
@@ -224,17 +294,19 @@ impl Iterator for Batches {
         }
         let batch = self.next;
         let result = match &mut self.maker {
-            Maker::Caller(work) => {
-                let mut filled = Filled::new(work, batch);
-                let mut row = vec![0.0; work.sample_len()];
-                for place in 0..filled.len() {
-                    let outcome = work.make(batch * work.batch_size + place, &mut row);
-                    filled.put(place, outcome, &row);
-                    if filled.failed() {
+            Maker::Caller(caller) => {
+                let (work, kept) = &mut **caller;
+                let mut filling = Filling::new(work, batch);
+                for place in 0..filling.len() {
+                    let mut row = filling.take_row().expect("a batch has a row for each of its places");
+                    let outcome = work.make(batch * work.batch_size + place, kept, row.output());
+                    let fatal = outcome.as_ref().is_err_and(|error| work.is_fatal(error));
+                    filling.put(place, outcome);
+                    if fatal {
                         break;
                     }
                 }
-                filled.finish(work, batch)
+                filling.finish(work, batch)
             }
             Maker::Pool(pool) => pool.take(batch),
             Maker::Failed(error) => Err(error.take()?),

@@ -1,7 +1,7 @@
 //! The threads of one epoch.
 //!
 //! Positions are claimed one by one in the epoch's order, from batches less than `prefetch` ahead of the next one to hand out.
-//! Each worker makes a sample in its own row and copies it into the batch. After a sample that ends the epoch no position is
+//! Each worker makes a sample in the batch's own memory, in the row of that position. After a sample that ends the epoch no position is
 //! claimed any more; since all positions before it were claimed earlier, waiting for those in hand finds the first error in
 //! order.
 
@@ -10,7 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use super::Batch;
-use super::sample::{Epoch, Filled};
+use super::images::ImageRow;
+use super::sample::{Epoch, Filling, Kept};
 use crate::error::DataError;
 
 pub(super) struct Pool {
@@ -42,18 +43,16 @@ struct Queue {
 }
 
 struct Slot {
-    /// Apart from the queue, so that copying a row holds up only its own batch.
-    filled: Arc<Mutex<Filled>>,
-    len: usize,
+    filling: Filling,
     claimed: usize,
     done: usize,
 }
 
-/// A position and the batch it belongs to.
+/// A position, the batch it belongs to, and its row there.
 struct Claim {
     position: usize,
     batch: usize,
-    filled: Arc<Mutex<Filled>>,
+    row: ImageRow,
 }
 
 /// A panic cannot happen while a lock is held, but for memory running out: the data behind a poisoned lock are whole.
@@ -87,7 +86,7 @@ impl Pool {
         loop {
             let failed = queue.failed;
             if let Some(slot) = queue.slots.front()
-                && (slot.done == slot.len || (failed && slot.done == slot.claimed))
+                && (slot.done == slot.filling.len() || (failed && slot.done == slot.claimed))
             {
                 break;
             }
@@ -97,9 +96,8 @@ impl Pool {
         queue.front += 1;
         drop(queue);
         self.shared.claimable.notify_all();
-        // All workers have let go of a batch before they count its last sample.
-        let filled = Arc::into_inner(slot.filled).expect("no worker holds a finished batch");
-        filled.into_inner().unwrap_or_else(PoisonError::into_inner).finish(&self.shared.work, batch)
+        // All workers have let go of their rows before they count a sample as done.
+        slot.filling.finish(&self.shared.work, batch)
     }
 }
 
@@ -116,13 +114,11 @@ impl Drop for Pool {
 
 impl Shared {
     fn run(&self) {
-        let mut row = vec![0.0; self.work.sample_len()];
-        while let Some(Claim { position, batch, filled }) = self.claim() {
-            let outcome = self.work.make(position, &mut row);
-            let fatal = outcome.as_ref().is_err_and(|error| self.work.is_fatal(error));
-            lock(&filled).put(position - batch * self.work.batch_size, outcome, &row);
-            drop(filled);
-            self.count(batch, fatal);
+        let mut kept = Kept::default();
+        while let Some(Claim { position, batch, mut row }) = self.claim() {
+            let outcome = self.work.make(position, &mut kept, row.output());
+            drop(row);
+            self.count(position, batch, outcome);
         }
     }
 
@@ -130,7 +126,7 @@ impl Shared {
     fn claim(&self) -> Option<Claim> {
         let mut queue = lock(&self.queue);
         loop {
-            if queue.stop || queue.failed || queue.next >= self.work.len {
+            if queue.stop || queue.failed || queue.next >= self.work.len() {
                 return None;
             }
             let position = queue.next;
@@ -141,19 +137,20 @@ impl Shared {
                 continue;
             }
             if ahead == queue.slots.len() {
-                let filled = Filled::new(&self.work, batch);
-                let len = filled.len();
-                queue.slots.push_back(Slot { filled: Arc::new(Mutex::new(filled)), len, claimed: 0, done: 0 });
+                let filling = Filling::new(&self.work, batch);
+                queue.slots.push_back(Slot { filling, claimed: 0, done: 0 });
             }
             queue.next += 1;
             let slot = &mut queue.slots[ahead];
             slot.claimed += 1;
-            return Some(Claim { position, batch, filled: Arc::clone(&slot.filled) });
+            let row = slot.filling.take_row().expect("a batch has a row for each of its positions");
+            return Some(Claim { position, batch, row });
         }
     }
 
     /// Counts a sample as done.
-    fn count(&self, batch: usize, fatal: bool) {
+    fn count(&self, position: usize, batch: usize, outcome: Result<u32, DataError>) {
+        let fatal = outcome.as_ref().is_err_and(|error| self.work.is_fatal(error));
         let mut queue = lock(&self.queue);
         if fatal {
             queue.failed = true;
@@ -161,8 +158,9 @@ impl Shared {
         }
         let ahead = batch - queue.front;
         let slot = &mut queue.slots[ahead];
+        slot.filling.put(position - batch * self.work.batch_size, outcome);
         slot.done += 1;
-        if ahead == 0 && (slot.done == slot.len || queue.failed) {
+        if ahead == 0 && (slot.done == slot.filling.len() || queue.failed) {
             self.ready.notify_all();
         }
         // A batch behind may be complete already when the one before is handed out: the caller looks before it waits.

@@ -3,12 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::images::{ImageRow, Spares, SplitImages};
 use super::{Batch, OnError, Skipped};
-use crate::decode::{decode_rgb, panic_message};
+use crate::decode::panic_message;
 use crate::error::DataError;
 use crate::random::{Purpose, stream};
+use crate::sampler::Plan;
 use crate::source::Source;
-use crate::transform::Transform;
+use crate::transform::{Output, Scratch, Transform};
 
 /// All that the samples of an epoch depend on.
 pub(super) struct Epoch {
@@ -16,46 +18,69 @@ pub(super) struct Epoch {
     pub(super) transform: Arc<Transform>,
     /// Random order of the source's items; none: the source's own.
     pub(super) order: Option<Arc<Vec<u32>>>,
+    pub(super) plan: Plan,
     pub(super) seed: u64,
     pub(super) epoch: u64,
     pub(super) batch_size: usize,
-    /// Samples of the epoch.
-    pub(super) len: usize,
     pub(super) on_error: OnError,
+    pub(super) spares: Arc<Spares>,
+}
+
+/// A sample of the epoch.
+struct Sample {
+    item: usize,
+    copy: u32,
+    padding: bool,
+}
+
+/// What a thread keeps between samples.
+#[derive(Default)]
+pub(super) struct Kept {
+    bytes: Vec<u8>,
+    scratch: Scratch,
 }
 
 impl Epoch {
-    /// Index in the source of the sample at a position of the epoch.
-    pub(super) fn item(&self, position: usize) -> usize {
-        self.order.as_ref().map_or(position, |order| order[position] as usize)
+    fn sample(&self, position: usize) -> Sample {
+        let place = self.plan.at(position);
+        let item = self.order.as_ref().map_or(place.index, |order| order[place.index] as usize);
+        Sample { item, copy: place.copy, padding: place.padding }
+    }
+
+    /// Samples of the epoch.
+    pub(super) fn len(&self) -> usize {
+        self.plan.len()
     }
 
     /// Values of one sample.
-    pub(super) fn sample_len(&self) -> usize {
+    fn sample_len(&self) -> usize {
         self.transform.sample_shape().iter().product()
     }
 
     /// Samples of a batch.
-    pub(super) fn batch_len(&self, batch: usize) -> usize {
-        (self.len - batch * self.batch_size).min(self.batch_size)
+    fn batch_len(&self, batch: usize) -> usize {
+        (self.len() - batch * self.batch_size).min(self.batch_size)
     }
 
-    /// Reads, decodes and transforms the sample at a position into `out`; returns its label. A panic becomes an error.
-    pub(super) fn make(&self, position: usize, out: &mut [f32]) -> Result<u32, DataError> {
-        let item = self.item(position);
+    /// Reads, decodes and transforms the sample at a position into its row; returns its label. A panic becomes an error.
+    pub(super) fn make(&self, position: usize, kept: &mut Kept, out: Output<'_>) -> Result<u32, DataError> {
+        let Sample { item, copy, .. } = self.sample(position);
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let bytes = self.source.read(item)?;
-            let name = || self.source.name(item);
-            // The name costs an allocation, and only a message needs it.
-            let pixels = decode_rgb(&bytes, "").map_err(|error| match error {
-                DataError::BadImage { reason, .. } => DataError::BadImage { name: name(), reason },
+            let Kept { bytes, scratch } = kept;
+            let bytes = self.source.read_into(item, bytes)?;
+            // Copies of an item in one epoch have streams of their own.
+            let mut rng = stream(self.seed, Purpose::Augment, self.epoch, item as u64);
+            rng.set_stream(copy.into());
+            self.transform.load(bytes, &mut rng, scratch, out).map_err(|error| match error {
+                // The name costs an allocation, and only a message needs it.
+                DataError::BadImage { reason, .. } => DataError::BadImage { name: self.source.name(item), reason },
                 other => other,
             })?;
-            let mut rng = stream(self.seed, Purpose::Augment, self.epoch, item as u64);
-            self.transform.apply(&pixels, &mut rng, out)?;
             Ok(self.source.label(item) as u32)
         }));
         made.unwrap_or_else(|panic| {
+            // Half-changed buffers serve no other sample.
+            *kept = Kept::default();
             let name = catch_unwind(AssertUnwindSafe(|| self.source.name(item))).unwrap_or_else(|_| format!("item {item}"));
             Err(DataError::WorkerPanic { name, message: panic_message(&*panic) })
         })
@@ -67,60 +92,61 @@ impl Epoch {
     }
 }
 
-/// A batch in the making: a row of values and an outcome for each place.
-pub(super) struct Filled {
-    images: Vec<f32>,
+/// A batch in the making: a row and an outcome for each place.
+pub(super) struct Filling {
+    images: SplitImages,
+    /// Rows not yet taken, the next one last.
+    rows: Vec<ImageRow>,
     outcomes: Vec<Option<Result<u32, DataError>>>,
-    sample_len: usize,
-    on_error: OnError,
-    failed: bool,
 }
 
-impl Filled {
+impl Filling {
     pub(super) fn new(epoch: &Epoch, batch: usize) -> Self {
-        let (len, sample_len) = (epoch.batch_len(batch), epoch.sample_len());
-        Self {
-            images: vec![0.0; len * sample_len],
-            outcomes: (0..len).map(|_| None).collect(),
-            sample_len,
-            on_error: epoch.on_error,
-            failed: false,
-        }
+        let len = epoch.batch_len(batch);
+        let (images, mut rows) = epoch.spares.take(len * epoch.sample_len()).split(epoch.sample_len());
+        rows.reverse();
+        Self { images, rows, outcomes: (0..len).map(|_| None).collect() }
     }
 
     pub(super) fn len(&self) -> usize {
         self.outcomes.len()
     }
 
-    /// Whether an outcome ends the epoch.
-    pub(super) fn failed(&self) -> bool {
-        self.failed
+    /// The next place's row; rows are taken in order.
+    pub(super) fn take_row(&mut self) -> Option<ImageRow> {
+        self.rows.pop()
     }
 
-    pub(super) fn put(&mut self, place: usize, outcome: Result<u32, DataError>, row: &[f32]) {
-        match &outcome {
-            Ok(_) => self.images[place * self.sample_len..][..self.sample_len].copy_from_slice(row),
-            Err(error) => self.failed |= self.on_error == OnError::Fail || !error.is_item_error(),
-        }
+    pub(super) fn put(&mut self, place: usize, outcome: Result<u32, DataError>) {
         self.outcomes[place] = Some(outcome);
     }
 
     /// The batch, or the error of the first place that ends the epoch. Good rows move up over skipped ones.
-    pub(super) fn finish(mut self, epoch: &Epoch, batch: usize) -> Result<Batch, DataError> {
+    pub(super) fn finish(self, epoch: &Epoch, batch: usize) -> Result<Batch, DataError> {
         let [channels, height, width] = epoch.transform.sample_shape();
-        let (mut labels, mut items, mut skipped) = (Vec::new(), Vec::new(), Vec::new());
+        let sample_len = epoch.sample_len();
+        drop(self.rows);
+        let mut images = self.images.join().expect("every row has been given back");
+        let (mut labels, mut items, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut skipped, mut counted, mut failure) = (Vec::new(), 0, None);
         for (place, outcome) in self.outcomes.into_iter().enumerate() {
-            let item = epoch.item(batch * epoch.batch_size + place);
+            let Sample { item, copy, padding } = epoch.sample(batch * epoch.batch_size + place);
             match outcome {
                 Some(Ok(label)) => {
-                    let from = place * self.sample_len;
                     if labels.len() != place {
-                        self.images.copy_within(from..from + self.sample_len, labels.len() * self.sample_len);
+                        images.move_row(place, labels.len(), sample_len);
                     }
                     labels.push(label);
                     items.push(item);
+                    copies.push(copy);
+                    counted += usize::from(!padding);
                 }
-                Some(Err(error)) if epoch.is_fatal(&error) => return Err(error),
+                Some(Err(error)) if epoch.is_fatal(&error) => {
+                    failure = Some(error);
+                    break;
+                }
+                // The rank that counts the item reports it.
+                Some(Err(_)) if padding => {}
                 Some(Err(error)) => {
                     skipped.push(Skipped { item, name: epoch.source.name(item), reason: error.to_string() });
                 }
@@ -128,8 +154,12 @@ impl Filled {
                 None => break,
             }
         }
-        self.images.truncate(labels.len() * self.sample_len);
+        if let Some(error) = failure {
+            epoch.spares.put(images);
+            return Err(error);
+        }
+        images.truncate(labels.len() * sample_len);
         let shape = [labels.len(), channels, height, width];
-        Ok(Batch { images: self.images, shape, labels, items, skipped, epoch: epoch.epoch, batch })
+        Ok(Batch { images, shape, labels, items, copies, counted, skipped, epoch: epoch.epoch, batch })
     }
 }

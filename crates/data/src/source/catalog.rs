@@ -5,14 +5,14 @@
 
 use std::path::Path;
 
-use crate::error::DataError;
+use crate::error::{DataError, printable};
 
 /// Extensions of files taken as images. Which decoder reads a file is decided by its content, see [`crate::decode`].
 const IMAGES: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 /// Extensions of images that this crate does not decode; such files are reported apart from other strays.
 const UNREAD_IMAGES: [&str; 10] = ["bmp", "gif", "tif", "tiff", "ppm", "pgm", "pbm", "avif", "heic", "jp2"];
 /// Names of folders that hold one split each.
-const SPLITS: [&str; 6] = ["train", "training", "val", "valid", "validation", "test"];
+pub(super) const SPLITS: [&str; 6] = ["train", "training", "val", "valid", "validation", "test"];
 
 /// What a file's name says it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,9 +42,14 @@ pub(super) fn kind(file_name: &[u8]) -> Kind {
     }
 }
 
+/// The last component of a path.
+pub(super) fn file_name(path: &[u8]) -> &[u8] {
+    path.iter().rposition(|&b| b == b'/').map_or(path, |slash| &path[slash + 1..])
+}
+
 /// Files left out, to be told to the user: a count and the first few names of each reason.
 #[derive(Default)]
-pub(super) struct Ignored(Vec<(&'static str, usize, Vec<String>)>);
+pub(super) struct Ignored(Vec<(&'static str, usize, Vec<String>)>, Vec<String>);
 
 impl Ignored {
     const SHOWN: usize = 3;
@@ -56,7 +61,7 @@ impl Ignored {
         };
         entry.1 += 1;
         if entry.2.len() < Self::SHOWN {
-            entry.2.push(String::from_utf8_lossy(name).into_owned());
+            entry.2.push(printable(&String::from_utf8_lossy(name)).into_owned());
         }
     }
 
@@ -74,6 +79,26 @@ impl Ignored {
         self.0.iter().map(|(_, count, _)| count).sum()
     }
 
+    /// Adds what another list holds.
+    pub(super) fn merge(&mut self, other: Self) {
+        for (reason, count, names) in other.0 {
+            match self.0.iter_mut().find(|(known, ..)| *known == reason) {
+                Some(entry) => {
+                    entry.1 += count;
+                    entry.2.extend(names);
+                    entry.2.truncate(Self::SHOWN);
+                }
+                None => self.0.push((reason, count, names)),
+            }
+        }
+        self.1.extend(other.1);
+    }
+
+    /// Adds something else that the user should know.
+    pub(super) fn note(&mut self, notice: String) {
+        self.1.push(notice);
+    }
+
     fn notices(mut self) -> Vec<String> {
         self.0.sort_unstable();
         let notice = |(reason, count, names): (&str, usize, Vec<String>)| {
@@ -81,7 +106,7 @@ impl Ignored {
             let files = if count == 1 { "file" } else { "files" };
             format!("{count} {files} ignored: {reason} ({}{dots})", names.join(", "))
         };
-        self.0.into_iter().map(notice).collect()
+        self.1.into_iter().chain(self.0.into_iter().map(notice)).collect()
     }
 }
 
@@ -97,12 +122,51 @@ pub(super) struct Catalog {
 }
 
 /// Files found in one class folder, before they are put in order. `T` is what the source needs to read one.
+///
+/// Paths share one buffer, so that listing a million files makes no million allocations.
 pub(super) struct ClassFiles<T> {
     pub(super) name: String,
-    /// Path below the class folder, `/` between components, and how to read it.
-    pub(super) files: Vec<(Vec<u8>, T)>,
     /// Whether images lie directly in the class folder, not in a folder below it.
     pub(super) direct: bool,
+    paths: Vec<u8>,
+    files: Vec<Listed<T>>,
+}
+
+struct Listed<T> {
+    start: usize,
+    len: u32,
+    handle: T,
+}
+
+impl<T> ClassFiles<T> {
+    pub(super) fn new(name: String) -> Self {
+        Self { name, direct: false, paths: Vec::new(), files: Vec::new() }
+    }
+
+    /// Adds a file by its path below the class folder, `/` between components.
+    pub(super) fn push(&mut self, path: &[u8], handle: T) {
+        // No file system and no archive has paths of 4 GiB; tar's own limit is the size of the archive.
+        let len = u32::try_from(path.len()).unwrap_or(u32::MAX);
+        self.files.push(Listed { start: self.paths.len(), len, handle });
+        self.paths.extend_from_slice(&path[..len as usize]);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    fn path(&self, file: &Listed<T>) -> &[u8] {
+        &self.paths[file.start..file.start + file.len as usize]
+    }
+}
+
+/// Whether the classes are those of the folders found, or a table given from outside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// Folders: sorted here, and each must hold an image.
+    Found,
+    /// A given table: its order is kept, and a class may be without images.
+    Given,
 }
 
 impl Catalog {
@@ -110,61 +174,51 @@ impl Catalog {
     ///
     /// Classes are ordered by their bytes, as torchvision and timm order ImageNet's synset names; if all names are whole
     /// numbers, by number. Files of a class are ordered by the bytes of their path below it.
-    pub(super) fn new<T>(path: &Path, mut classes: Vec<ClassFiles<T>>, ignored: Ignored) -> Result<(Self, Vec<T>), DataError> {
+    pub(super) fn new<T>(
+        path: &Path,
+        mut classes: Vec<ClassFiles<T>>,
+        table: Table,
+        ignored: Ignored,
+    ) -> Result<(Self, Vec<T>), DataError> {
         let mut notices = Vec::new();
-        if classes.len() > 1 && classes.iter().all(|class| is_number(&class.name)) {
-            classes.sort_by(|a, b| by_number(&a.name, &b.name));
-            let last = classes.len() - 1;
-            notices.push(format!(
-                "class folders are numbers, taken in numeric order: label 0 is {:?}, label {last} is {:?}",
-                classes[0].name, classes[last].name
-            ));
-        } else {
-            classes.sort_by(|a, b| a.name.cmp(&b.name));
+        if table == Table::Found {
+            if classes.len() > 1 && classes.iter().all(|class| is_number(&class.name)) {
+                classes.sort_by(|a, b| by_number(&a.name, &b.name));
+                let last = classes.len() - 1;
+                notices.push(format!(
+                    "class folders are numbers, taken in numeric order: label 0 is {:?}, label {last} is {:?}",
+                    classes[0].name, classes[last].name
+                ));
+            } else {
+                classes.sort_by(|a, b| a.name.cmp(&b.name));
+            }
+            check_found(path, &classes, &ignored)?;
         }
-        let is_split =
-            |class: &ClassFiles<T>| !class.files.is_empty() && SPLITS.contains(&class.name.to_ascii_lowercase().as_str());
-        if let [only] = classes.as_slice()
-            && only.direct
-            && is_split(only)
-        {
-            return Err(DataError::FlatFolder {
-                path: path.join(&only.name),
-                count: only.files.len(),
-                example: String::from_utf8_lossy(&only.files[0].0).into_owned(),
-            });
-        }
-        if !classes.is_empty() && classes.iter().all(|class| is_split(class) && !class.direct) {
-            let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
-            return Err(DataError::SplitFolder { path: path.to_owned(), found: names.join(", "), first: names[0].to_owned() });
-        }
-        if classes.iter().all(|class| class.files.is_empty()) {
-            let detail = match (classes.len(), ignored.total()) {
-                (0, 0) => String::new(),
-                (folders, others) => format!(" ({folders} sub-folders, {others} other files)"),
-            };
-            return Err(DataError::NoImages { path: path.to_owned(), detail });
-        }
-        if let Some(empty) = classes.iter().find(|class| class.files.is_empty()) {
-            return Err(DataError::EmptyClass { path: path.to_owned(), class: empty.name.clone() });
+        if classes.iter().all(ClassFiles::is_empty) {
+            return Err(DataError::NoImages { path: path.to_owned(), detail: String::new() });
         }
 
-        let mut catalog = Self { classes: Vec::new(), paths: Vec::new(), ends: Vec::new(), labels: Vec::new(), notices };
-        let mut handles = Vec::new();
+        let total = classes.iter().map(|class| class.files.len()).sum();
+        let mut catalog = Self {
+            classes: Vec::with_capacity(classes.len()),
+            paths: Vec::with_capacity(classes.iter().map(|class| class.paths.len()).sum()),
+            ends: Vec::with_capacity(total),
+            labels: Vec::with_capacity(total),
+            notices,
+        };
+        let mut handles = Vec::with_capacity(total);
         for (label, mut class) in classes.into_iter().enumerate() {
-            class.files.sort_by(|a, b| a.0.cmp(&b.0));
-            for (file, handle) in class.files {
-                catalog.paths.extend_from_slice(&file);
+            let paths = std::mem::take(&mut class.paths);
+            let path = |file: &Listed<T>| &paths[file.start..file.start + file.len as usize];
+            class.files.sort_by(|a, b| path(a).cmp(path(b)));
+            for file in class.files {
+                catalog.paths.extend_from_slice(path(&file));
                 catalog.ends.push(catalog.paths.len() as u64);
                 catalog.labels.push(label as u32);
-                handles.push(handle);
+                handles.push(file.handle);
             }
             catalog.classes.push(class.name);
         }
-        catalog.paths.shrink_to_fit();
-        catalog.ends.shrink_to_fit();
-        catalog.labels.shrink_to_fit();
-        handles.shrink_to_fit();
         catalog.notices.extend(ignored.notices());
         Ok((catalog, handles))
     }
@@ -195,18 +249,53 @@ impl Catalog {
         &self.paths[start..self.ends[index] as usize]
     }
 
+    /// `class/path`. A class name's own slashes become underscores.
+    pub(super) fn relative_path(&self, index: usize) -> Vec<u8> {
+        [self.class(index).replace('/', "_").as_bytes(), b"/", self.path_in_class(index)].concat()
+    }
+
     /// `class/path`, for messages.
     pub(super) fn display(&self, index: usize) -> String {
         format!("{}/{}", self.class(index), String::from_utf8_lossy(self.path_in_class(index)))
     }
 }
 
-fn is_number(name: &str) -> bool {
+/// What is wrong with the classes found, in the order in which a user should hear of it.
+fn check_found<T>(path: &Path, classes: &[ClassFiles<T>], ignored: &Ignored) -> Result<(), DataError> {
+    let is_split = |class: &ClassFiles<T>| !class.is_empty() && SPLITS.contains(&class.name.to_ascii_lowercase().as_str());
+    if let [only] = classes
+        && only.direct
+        && is_split(only)
+    {
+        return Err(DataError::FlatFolder {
+            path: path.join(&only.name),
+            count: only.files.len(),
+            example: String::from_utf8_lossy(only.path(&only.files[0])).into_owned(),
+        });
+    }
+    if !classes.is_empty() && classes.iter().all(|class| is_split(class) && !class.direct) {
+        let names: Vec<&str> = classes.iter().map(|class| class.name.as_str()).collect();
+        return Err(DataError::SplitFolder { path: path.to_owned(), found: names.join(", "), first: names[0].to_owned() });
+    }
+    if classes.iter().all(ClassFiles::is_empty) {
+        let detail = match (classes.len(), ignored.total()) {
+            (0, 0) => String::new(),
+            (folders, others) => format!(" ({folders} sub-folders, {others} other files)"),
+        };
+        return Err(DataError::NoImages { path: path.to_owned(), detail });
+    }
+    if let Some(empty) = classes.iter().find(|class| class.is_empty()) {
+        return Err(DataError::EmptyClass { path: path.to_owned(), class: empty.name.clone() });
+    }
+    Ok(())
+}
+
+pub(super) fn is_number(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// Order of decimal numbers of any length; equal numbers written differently (`1`, `01`) by text.
-fn by_number(a: &str, b: &str) -> std::cmp::Ordering {
+pub(super) fn by_number(a: &str, b: &str) -> std::cmp::Ordering {
     let digits = |s: &'_ str| s.trim_start_matches('0').to_owned();
     let (x, y) = (digits(a), digits(b));
     x.len().cmp(&y.len()).then_with(|| x.cmp(&y)).then_with(|| a.cmp(b))

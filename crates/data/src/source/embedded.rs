@@ -165,6 +165,10 @@ impl Source for FashionMnist {
         Ok(Cow::Borrowed(&self.images[self.start(index)..self.start(index + 1)]))
     }
 
+    fn size(&self, index: usize) -> Option<u64> {
+        Some((self.start(index + 1) - self.start(index)) as u64)
+    }
+
     fn notices(&self) -> &[String] {
         &[]
     }

@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use super::Source;
-use super::catalog::{Catalog, ClassFiles, Ignored, Kind, kind};
-use crate::error::DataError;
+use super::catalog::{Catalog, ClassFiles, Ignored, Kind, Table, kind};
+use super::labels::Labels;
+use super::{MAX_FILE, Source};
+use crate::error::{DataError, printable};
 
 /// Folders deeper than this below a class are taken for a circle of symbolic links.
 const MAX_DEPTH: usize = 32;
@@ -21,6 +22,8 @@ const MAX_DEPTH: usize = 32;
 pub struct Folder {
     root: PathBuf,
     catalog: Catalog,
+    /// Whether the images lie in the root itself, and classes are not folders.
+    flat: bool,
 }
 
 impl Folder {
@@ -48,7 +51,7 @@ impl Folder {
                     let reason = io::Error::other("the name of a class folder must be UTF-8. Rename the folder");
                     DataError::io(root.join(OsStr::from_bytes(&name)).display().to_string(), reason)
                 })?;
-                let mut found = ClassFiles { name: class, files: Vec::new(), direct: false };
+                let mut found = ClassFiles::new(class);
                 walk(&root.join(OsStr::from_bytes(&name)), &mut Vec::new(), 0, &mut found, &mut ignored)?;
                 classes.push(found);
                 continue;
@@ -70,8 +73,45 @@ impl Folder {
         for name in &loose {
             ignored.add("images outside of any class folder", name);
         }
-        let (catalog, _) = Catalog::new(&root, classes, ignored)?;
-        Ok(Self { root, catalog })
+        let (catalog, _) = Catalog::new(&root, classes, Table::Found, ignored)?;
+        Ok(Self { root, catalog, flat: false })
+    }
+
+    /// Lists a folder whose images lie in it directly, such as ILSVRC2012's `val/` as it is unpacked, with a table of labels.
+    ///
+    /// The classes are those of the table, in its order, so that a part of the images keeps its labels. Items are ordered by
+    /// class and name, as the same images in class folders are. Sub-folders are left out, and counted in [`Source::notices`].
+    ///
+    /// # Errors
+    /// [`DataError::BadLabels`] if an image has no label, or all lie in class folders; [`DataError::NoImages`];
+    /// [`DataError::Io`].
+    pub fn open_flat(path: impl AsRef<Path>, labels: &Labels) -> Result<Self, DataError> {
+        let root = path.as_ref().to_owned();
+        let mut ignored = Ignored::default();
+        labels.notices().iter().for_each(|notice| ignored.note(notice.clone()));
+        let mut files = Vec::new();
+        for (name, what) in list(&root)? {
+            match kind(&name) {
+                Kind::Hidden => ignored.add_kind(Kind::Hidden, &name),
+                _ if what == Entry::Special => ignored.add(SPECIAL, &name),
+                _ if what == Entry::Folder => ignored.add("folders beside the labelled images", &name),
+                Kind::Image => files.push((name, ())),
+                other => ignored.add_kind(other, &name),
+            }
+        }
+        if files.is_empty()
+            && let Ok(classes) = Self::open(&root)
+        {
+            let reason = format!(
+                "its images lie in class folders (such as {:?}), not beside one another, so no labels are needed: leave the file \
+                 of labels out. If the folders are no classes, name the folder that holds the images itself",
+                classes.classes()[0]
+            );
+            return Err(DataError::BadLabels { path: root, reason });
+        }
+        let classes = labels.sort(&root, files, &mut ignored)?;
+        let (catalog, _) = Catalog::new(&root, classes, Table::Given, ignored)?;
+        Ok(Self { root, catalog, flat: true })
     }
 
     /// Path of an image.
@@ -79,10 +119,30 @@ impl Folder {
     /// # Panics
     /// If `index >= len()`.
     pub fn path(&self, index: usize) -> PathBuf {
+        let file = OsStr::from_bytes(self.catalog.path_in_class(index));
+        if self.flat {
+            return self.root.join(file);
+        }
         let mut path = self.root.join(self.catalog.class(index));
-        path.push(OsStr::from_bytes(self.catalog.path_in_class(index)));
+        path.push(file);
         path
     }
+}
+
+/// Reads a whole file into a buffer whose memory is used again.
+fn read_file(path: &Path, buffer: &mut Vec<u8>) -> io::Result<()> {
+    buffer.clear();
+    // It was a file when the folder was listed; opening a pipe that has taken its place would wait for a writer.
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(io::Error::other(format!("a file of {} bytes is no image that fits into memory", metadata.len())));
+    }
+    buffer.reserve_exact(metadata.len() as usize);
+    fs::File::open(path)?.read_to_end(buffer)?;
+    Ok(())
 }
 
 /// How a notice calls what is no regular file.
@@ -151,7 +211,7 @@ fn walk(
             _ if what == Entry::Special => ignored.add(SPECIAL, &in_class(found, prefix)),
             Kind::Image => {
                 found.direct |= depth == 0;
-                found.files.push((prefix.clone(), ()));
+                found.push(prefix, ());
             }
             other => ignored.add_kind(other, &in_class(found, prefix)),
         }
@@ -178,16 +238,31 @@ impl Source for Folder {
     }
 
     fn name(&self, index: usize) -> String {
-        self.path(index).display().to_string()
+        printable(&self.path(index).to_string_lossy()).into_owned()
+    }
+
+    fn relative_path(&self, index: usize) -> Vec<u8> {
+        self.catalog.relative_path(index)
     }
 
     fn read(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
+        let mut bytes = Vec::new();
+        self.read_into(index, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
+    }
+
+    fn read_into<'a>(&'a self, index: usize, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], DataError> {
         let path = self.path(index);
-        fs::read(&path).map(Cow::Owned).map_err(|e| {
+        read_file(&path, buffer).map_err(|e| {
             let dangling = e.kind() == io::ErrorKind::NotFound && path.is_symlink();
             let e = if dangling { io::Error::other("a symbolic link that leads nowhere. Mend or remove it") } else { e };
             DataError::io(self.name(index), e)
-        })
+        })?;
+        Ok(buffer)
+    }
+
+    fn size(&self, index: usize) -> Option<u64> {
+        fs::metadata(self.path(index)).ok().map(|metadata| metadata.len())
     }
 
     fn notices(&self) -> &[String] {

@@ -3,14 +3,25 @@
 mod catalog;
 pub mod embedded;
 pub mod folder;
+pub mod labels;
+mod open;
+pub mod packed;
+pub mod parquet;
+pub(crate) mod shards;
 pub mod tar;
+pub mod webdataset;
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn_dataset::Dataset;
 
 use crate::error::DataError;
+pub use open::{Form, OpenOptions, open};
+
+/// Largest encoded image that is read, in bytes: no image that may be decoded needs more, see [`crate::decode::MAX_PIXELS`].
+pub const MAX_FILE: u64 = 1 << 30;
 
 /// A labelled set of encoded images with random access from many threads.
 pub trait Source: Send + Sync {
@@ -31,7 +42,7 @@ pub trait Source: Send + Sync {
     /// If `index >= len()`.
     fn label(&self, index: usize) -> usize;
 
-    /// What a message calls an image: `photos/train/cat/x.jpg`, `train.tar:cat/x.jpg`, `fashion-mnist/train/00042.png`.
+    /// What a message calls an image, control characters escaped: `photos/train/cat/x.jpg`, `train.tar:cat/x.jpg`, `fashion-mnist/train/00042.png`.
     ///
     /// # Panics
     /// If `index >= len()`.
@@ -45,6 +56,47 @@ pub trait Source: Send + Sync {
     /// # Panics
     /// If `index >= len()`.
     fn read(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError>;
+
+    /// As [`Source::read`], into a buffer whose memory is used again; the bytes may also be the source's own.
+    ///
+    /// # Errors
+    /// As [`Source::read`].
+    ///
+    /// # Panics
+    /// If `index >= len()`.
+    fn read_into<'a>(&'a self, index: usize, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], DataError> {
+        Ok(match self.read(index)? {
+            Cow::Borrowed(bytes) => bytes,
+            Cow::Owned(bytes) => {
+                *buffer = bytes;
+                buffer
+            }
+        })
+    }
+
+    /// Where the image lies below the root of the dataset: `cat/x.jpg`. The same for every form that a dataset comes in, and
+    /// the path that it is packed under. Bytes, because file names need not be UTF-8.
+    ///
+    /// # Panics
+    /// If `index >= len()`.
+    fn relative_path(&self, index: usize) -> Vec<u8> {
+        let name = self.name(index);
+        let file = name.rsplit(['/', ':']).next().unwrap_or(&name);
+        format!("{}/{file}", self.classes()[self.label(index)].replace('/', "_")).into_bytes()
+    }
+
+    /// Number of encoded bytes of an image, where the source knows it without reading the image.
+    ///
+    /// # Panics
+    /// If `index >= len()`.
+    fn size(&self, _index: usize) -> Option<u64> {
+        None
+    }
+
+    /// Files that hold many images and are read in place: the tar, the shards, the packed file. None for a folder.
+    fn files(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
 
     /// What the user should know about how the source was read: the order of numeric class names, files left out.
     fn notices(&self) -> &[String];
@@ -80,7 +132,7 @@ macro_rules! implement_dataset {
         }
     )*};
 }
-implement_dataset!(folder::Folder, tar::Tar, embedded::FashionMnist);
+implement_dataset!(folder::Folder, tar::Tar, webdataset::WebDataset, packed::Packed, parquet::Parquet, embedded::FashionMnist);
 
 /// Any shared source as a [`burn_dataset::Dataset`], for sources whose type is not known.
 #[derive(Clone)]

@@ -10,11 +10,15 @@ use std::path::{Path, PathBuf};
 
 use tar::{Archive, EntryType};
 
-use super::Source;
-use super::catalog::{Catalog, ClassFiles, Ignored, Kind, kind};
-use crate::error::DataError;
+use super::catalog::{Catalog, ClassFiles, Ignored, Kind, Table, file_name, kind};
+use super::labels::Labels;
+use super::{MAX_FILE, Source};
+use crate::error::{DataError, printable};
 
 const BLOCK: u64 = 512;
+
+/// What to do about labels that are not needed.
+const NOT_NEEDED: &str = "no labels are needed: leave the file of labels out";
 
 /// First bytes of compressed files, the compression's name, and the command that undoes it.
 const COMPRESSIONS: [(&[u8], &str, &str); 4] = [
@@ -38,10 +42,23 @@ pub struct Tar {
     spans: Vec<Span>,
 }
 
+/// A part of a file.
 #[derive(Clone, Copy)]
-struct Span {
-    offset: u64,
-    len: u64,
+pub(super) struct Span {
+    pub(super) offset: u64,
+    pub(super) len: u64,
+}
+
+impl Span {
+    /// Reads the part into a buffer whose memory is used again.
+    pub(super) fn read(self, file: &File, buffer: &mut Vec<u8>) -> io::Result<()> {
+        buffer.clear();
+        if self.len > MAX_FILE {
+            return Err(io::Error::other(format!("a file of {} bytes is no image that fits into memory", self.len)));
+        }
+        buffer.resize(self.len as usize, 0);
+        file.read_exact_at(buffer, self.offset)
+    }
 }
 
 /// A part of the file as a file of its own, so that a tar inside a tar can be indexed without copying it.
@@ -77,19 +94,46 @@ impl Seek for Section<'_> {
 }
 
 /// A regular file in the archive: its path in components joined by `/`, and where its bytes are.
-struct Member {
-    path: Vec<u8>,
-    span: Span,
+pub(super) struct Member {
+    pub(super) path: Vec<u8>,
+    pub(super) span: Span,
 }
 
 /// What one archive holds.
 #[derive(Default)]
-struct Members {
-    files: Vec<Member>,
+pub(super) struct Members {
+    pub(super) files: Vec<Member>,
     folders: Vec<Vec<u8>>,
     links: Vec<Vec<u8>>,
     /// Devices, pipes and the like.
     special: Vec<Vec<u8>>,
+}
+
+impl Members {
+    /// The regular files as unpacking would leave them: of those with one path, the one appended last. What is left out is told.
+    pub(super) fn into_latest(self, ignored: &mut Ignored) -> Vec<Member> {
+        for link in &self.links {
+            ignored.add("links, which a tar cannot follow in place; pack with --dereference --hard-dereference", link);
+        }
+        for special in &self.special {
+            ignored.add("not regular files", special);
+        }
+        let mut replaced = vec![false; self.files.len()];
+        let mut latest: HashMap<&[u8], usize> = HashMap::with_capacity(self.files.len());
+        for (i, member) in self.files.iter().enumerate() {
+            if let Some(earlier) = latest.insert(&member.path, i) {
+                ignored.add("replaced by a later member of the same name", &member.path);
+                replaced[earlier] = true;
+            }
+        }
+        drop(latest);
+        self.files.into_iter().zip(replaced).filter(|(_, replaced)| !replaced).map(|(member, _)| member).collect()
+    }
+}
+
+/// Whether a component of a path begins with a dot.
+pub(super) fn hidden(path: &[u8]) -> bool {
+    path.split(|&b| b == b'/').any(|part| part.first() == Some(&b'.'))
 }
 
 impl Tar {
@@ -101,28 +145,73 @@ impl Tar {
     /// - [`DataError::FlatFolder`], [`DataError::SplitFolder`], [`DataError::EmptyClass`], [`DataError::NoImages`] as
     ///   [`super::folder::Folder::open`]; [`DataError::Io`] if the file cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DataError> {
-        let path = path.as_ref().to_owned();
-        let io_error = |e| DataError::io(path.display().to_string(), e);
-        // Opening a pipe would wait for a writer.
-        if std::fs::metadata(&path).map_err(io_error)?.file_type().is_fifo() {
-            return Err(io_error(io::Error::other("a pipe, where a tar file is expected: it is read in place")));
-        }
-        let file = File::open(&path).map_err(io_error)?;
-        let len = file.metadata().map_err(io_error)?.len();
-        let mut start = [0u8; 8];
-        let read = file.read_at(&mut start, 0).map_err(io_error)?;
-        for (magic, kind, command) in COMPRESSIONS {
-            if start[..read].starts_with(magic) {
-                let command = format!("{command} {}", path.display());
-                return Err(DataError::CompressedTar { path, kind, command });
-            }
-        }
-
-        let members = index(&path, &file, Span { offset: 0, len })?;
+        let (path, file, members) = open(path.as_ref())?;
         let (classes, ignored) = group(&path, &file, members)?;
-        let (catalog, spans) = Catalog::new(&path, classes, ignored)?;
+        let (catalog, spans) = Catalog::new(&path, classes, Table::Found, ignored)?;
         Ok(Self { path, file, catalog, spans })
     }
+
+    /// Indexes an archive of images without class folders, such as `ILSVRC2012_img_val.tar`, with a table of labels.
+    ///
+    /// Images are found at any depth; the last component of the path is looked up. Classes and order are as in
+    /// [`super::folder::Folder::open_flat`].
+    ///
+    /// # Errors
+    /// As [`Tar::open`], and [`DataError::BadLabels`] if an image has no label.
+    pub fn open_flat(path: impl AsRef<Path>, labels: &Labels) -> Result<Self, DataError> {
+        let (path, file, members) = open(path.as_ref())?;
+        let mut ignored = Ignored::default();
+        labels.notices().iter().for_each(|notice| ignored.note(notice.clone()));
+        let found = members.into_latest(&mut ignored);
+        let mut files = Vec::with_capacity(found.len());
+        for Member { path, span } in found {
+            match kind(file_name(&path)) {
+                _ if hidden(&path) => ignored.add_kind(Kind::Hidden, &path),
+                Kind::Image => files.push((path, span)),
+                other => ignored.add_kind(other, &path),
+            }
+        }
+        let none = files.is_empty();
+        let classes = match labels.sort(&path, files, &mut ignored) {
+            Ok(_) if none && Self::open(&path).is_ok() => {
+                let reason = format!("its images are in class folders or class tars, so {NOT_NEEDED}");
+                return Err(DataError::BadLabels { path, reason });
+            }
+            Err(DataError::BadLabels { reason, .. }) if Self::open(&path).is_ok_and(|tar| tar.classes().len() > 1) => {
+                let reason = format!("{reason}. If they lie in class folders, {NOT_NEEDED}");
+                return Err(DataError::BadLabels { path, reason });
+            }
+            sorted => sorted?,
+        };
+        let (catalog, spans) = Catalog::new(&path, classes, Table::Given, ignored)?;
+        Ok(Self { path, file, catalog, spans })
+    }
+}
+
+/// Opens and indexes an archive.
+pub(super) fn open(path: &Path) -> Result<(PathBuf, File, Members), DataError> {
+    let path = path.to_owned();
+    let io_error = |e| DataError::io(path.display().to_string(), e);
+    let file_type = std::fs::metadata(&path).map_err(io_error)?.file_type();
+    // Opening a pipe would wait for a writer.
+    if file_type.is_fifo() {
+        return Err(io_error(io::Error::other("a pipe, where a tar file is expected: it is read in place")));
+    }
+    if !file_type.is_file() {
+        return Err(io_error(io::Error::other("not a regular file, where a tar file is expected")));
+    }
+    let file = File::open(&path).map_err(io_error)?;
+    let len = file.metadata().map_err(io_error)?.len();
+    let mut start = [0u8; 8];
+    let read = file.read_at(&mut start, 0).map_err(io_error)?;
+    for (magic, kind, command) in COMPRESSIONS {
+        if start[..read].starts_with(magic) {
+            let command = format!("{command} {}", path.display());
+            return Err(DataError::CompressedTar { path, kind, command });
+        }
+    }
+    let members = index(&path, &file, Span { offset: 0, len })?;
+    Ok((path, file, members))
 }
 
 /// Lists the members of the archive that lies in the given part of the file.
@@ -194,10 +283,6 @@ fn parent(path: &[u8]) -> &[u8] {
     path.iter().rposition(|&b| b == b'/').map_or(&[], |slash| &path[..slash])
 }
 
-fn file_name(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|&b| b == b'/').map_or(path, |slash| &path[slash + 1..])
-}
-
 /// The longest path of whole components that both begin with.
 fn common_folder<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
     let mut end = 0;
@@ -215,26 +300,10 @@ fn common_folder<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
 /// Sorts members into classes.
 fn group(path: &Path, file: &File, members: Members) -> Result<(Vec<ClassFiles<Span>>, Ignored), DataError> {
     let mut ignored = Ignored::default();
-    for link in &members.links {
-        ignored.add("links, which a tar cannot follow in place; pack with --dereference --hard-dereference", link);
-    }
-    for special in &members.special {
-        ignored.add("not regular files", special);
-    }
-    // A path that comes twice was appended later; unpacking would leave the later one.
-    let mut latest: HashMap<&[u8], usize> = HashMap::with_capacity(members.files.len());
-    for (i, member) in members.files.iter().enumerate() {
-        if let Some(earlier) = latest.insert(&member.path, i) {
-            ignored.add("replaced by a later member of the same name", &members.files[earlier].path);
-        }
-    }
-    let hidden = |path: &[u8]| path.split(|&b| b == b'/').any(|part| part.first() == Some(&b'.'));
-    let mut images: Vec<&Member> = Vec::new();
-    let mut inner: Vec<&Member> = Vec::new();
-    for (i, member) in members.files.iter().enumerate() {
-        if latest[member.path.as_slice()] != i {
-            continue;
-        }
+    let folders = members.folders.clone();
+    let mut images: Vec<Member> = Vec::new();
+    let mut inner: Vec<Member> = Vec::new();
+    for member in members.into_latest(&mut ignored) {
         match kind(file_name(&member.path)) {
             _ if hidden(&member.path) => ignored.add_kind(Kind::Hidden, &member.path),
             Kind::Image => images.push(member),
@@ -242,37 +311,9 @@ fn group(path: &Path, file: &File, members: Members) -> Result<(Vec<ClassFiles<S
             other => ignored.add_kind(other, &member.path),
         }
     }
-    drop(latest);
-
-    let mut classes: HashMap<Vec<u8>, ClassFiles<Span>> = HashMap::new();
-    let mut add = |class: &[u8], in_class: &[u8], span: Span| -> Result<(), DataError> {
-        if !classes.contains_key(class) {
-            let name = String::from_utf8(class.to_vec()).map_err(|_| DataError::BadTar {
-                path: path.to_owned(),
-                offset: span.offset,
-                reason: format!("the class folder {:?} is not UTF-8. Rename it", String::from_utf8_lossy(class)),
-            })?;
-            classes.insert(class.to_vec(), ClassFiles { name, files: Vec::new(), direct: false });
-        }
-        if let Some(found) = classes.get_mut(class) {
-            found.direct |= !in_class.contains(&b'/');
-            found.files.push((in_class.to_vec(), span));
-        }
-        Ok(())
-    };
 
     if images.is_empty() && !inner.is_empty() {
-        for member in inner {
-            let name = file_name(&member.path);
-            let class = &name[..name.len() - b".tar".len()];
-            for image in index(path, file, member.span)?.files {
-                match kind(file_name(&image.path)) {
-                    Kind::Image => add(class, &image.path, image.span)?,
-                    other => ignored.add_kind(other, &[class, b"/", &image.path].concat()),
-                }
-            }
-        }
-        return Ok((classes.into_values().collect(), ignored));
+        return Ok((class_archives(path, file, inner, &mut ignored)?, ignored));
     }
     for member in inner {
         ignored.add("archives beside images", &member.path);
@@ -296,6 +337,17 @@ fn group(path: &Path, file: &File, members: Members) -> Result<(Vec<ClassFiles<S
             example: images.iter().map(|i| String::from_utf8_lossy(&i.path).into_owned()).min().unwrap_or_default(),
         });
     }
+    let mut classes: HashMap<Vec<u8>, ClassFiles<Span>> = HashMap::new();
+    let mut add = |class: &[u8], in_class: &[u8], span: Span| -> Result<(), DataError> {
+        if !classes.contains_key(class) {
+            classes.insert(class.to_vec(), ClassFiles::new(class_name(path, class, span)?));
+        }
+        if let Some(found) = classes.get_mut(class) {
+            found.direct |= !in_class.contains(&b'/');
+            found.push(in_class, span);
+        }
+        Ok(())
+    };
     for image in &images {
         let below = &image.path[skip..];
         match below.iter().position(|&b| b == b'/') {
@@ -305,17 +357,55 @@ fn group(path: &Path, file: &File, members: Members) -> Result<(Vec<ClassFiles<S
     }
     let mut classes: Vec<ClassFiles<Span>> = classes.into_values().collect();
     // A class folder without images, as the unpacked tree would show it.
-    for folder in &members.folders {
+    for folder in &folders {
         let inside = folder.starts_with(root) && folder.len() > skip && (skip == 0 || folder[skip - 1] == b'/');
         let below = if inside { &folder[skip..] } else { &[] };
         if !below.is_empty() && !below.contains(&b'/') && !hidden(below) {
             let name = String::from_utf8_lossy(below);
             if !classes.iter().any(|class| class.name == name) {
-                classes.push(ClassFiles { name: name.into_owned(), files: Vec::new(), direct: false });
+                classes.push(ClassFiles::new(name.into_owned()));
             }
         }
     }
     Ok((classes, ignored))
+}
+
+fn class_name(path: &Path, class: &[u8], span: Span) -> Result<String, DataError> {
+    String::from_utf8(class.to_vec()).map_err(|_| DataError::BadTar {
+        path: path.to_owned(),
+        offset: span.offset,
+        reason: format!("the class folder {:?} is not UTF-8. Rename it", String::from_utf8_lossy(class)),
+    })
+}
+
+/// The classes of an archive of archives, each named after its class. An archive without images is a class without images.
+fn class_archives(
+    path: &Path,
+    file: &File,
+    inner: Vec<Member>,
+    ignored: &mut Ignored,
+) -> Result<Vec<ClassFiles<Span>>, DataError> {
+    let mut classes: HashMap<Vec<u8>, ClassFiles<Span>> = HashMap::new();
+    for member in inner {
+        let name = file_name(&member.path);
+        let class = &name[..name.len() - b".tar".len()];
+        let mut found = match classes.remove(class) {
+            Some(found) => found,
+            None => ClassFiles::new(class_name(path, class, member.span)?),
+        };
+        for image in index(path, file, member.span)?.into_latest(ignored) {
+            match kind(file_name(&image.path)) {
+                _ if hidden(&image.path) => ignored.add_kind(Kind::Hidden, &[class, b"/", &image.path].concat()),
+                Kind::Image => {
+                    found.direct |= !image.path.contains(&b'/');
+                    found.push(&image.path, image.span);
+                }
+                other => ignored.add_kind(other, &[class, b"/", &image.path].concat()),
+            }
+        }
+        classes.insert(class.to_vec(), found);
+    }
+    Ok(classes.into_values().collect())
 }
 
 impl Source for Tar {
@@ -332,14 +422,30 @@ impl Source for Tar {
     }
 
     fn name(&self, index: usize) -> String {
-        format!("{}:{}", self.path.display(), self.catalog.display(index))
+        printable(&format!("{}:{}", self.path.display(), self.catalog.display(index))).into_owned()
+    }
+
+    fn relative_path(&self, index: usize) -> Vec<u8> {
+        self.catalog.relative_path(index)
     }
 
     fn read(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
-        let Span { offset, len } = self.spans[index];
-        let mut bytes = vec![0; len as usize];
-        self.file.read_exact_at(&mut bytes, offset).map_err(|e| DataError::io(self.name(index), e))?;
+        let mut bytes = Vec::new();
+        self.read_into(index, &mut bytes)?;
         Ok(Cow::Owned(bytes))
+    }
+
+    fn read_into<'a>(&'a self, index: usize, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], DataError> {
+        self.spans[index].read(&self.file, buffer).map_err(|e| DataError::io(self.name(index), e))?;
+        Ok(buffer)
+    }
+
+    fn size(&self, index: usize) -> Option<u64> {
+        Some(self.spans[index].len)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        vec![self.path.clone()]
     }
 
     fn notices(&self) -> &[String] {

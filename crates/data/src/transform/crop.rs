@@ -1,8 +1,9 @@
-//! The random resized crop of Inception training, as torchvision and timm draw it.
+//! Which part of an image a training sample shows.
 
 use rand_chacha::rand_core::Rng;
 
 use super::resize::Rect;
+use super::train::CropDraw;
 use crate::error::DataError;
 use crate::random::{below, uniform_in};
 
@@ -13,6 +14,66 @@ pub struct RandomResizedCrop {
     pub scale: [f64; 2],
     /// Smallest and largest width over height; DeiT: 3/4 to 4/3.
     pub ratio: [f64; 2],
+}
+
+impl Default for RandomResizedCrop {
+    /// DeiT's: 8 to 100 % of the area, 3:4 to 4:3.
+    fn default() -> Self {
+        Self { scale: [0.08, 1.0], ratio: [3.0 / 4.0, 4.0 / 3.0] }
+    }
+}
+
+/// Which part of an image a training sample shows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TrainCrop {
+    /// A part of random size and shape, resized. Words drawn: see [`RandomResizedCrop::draw`].
+    RandomResized(RandomResizedCrop),
+    /// DeiT III's simple random crop (Touvron et al. 2022, arXiv:2204.07118, section 3): the short side is resized to the
+    /// crop's, the image padded by four pixels of its reflection, and a crop taken at random. For square crops of at least 5
+    /// pixels. Words drawn: one for the row, one for the column.
+    Simple,
+    /// The whole image, its aspect ratio not kept. Draws nothing.
+    Squash,
+}
+
+impl Default for TrainCrop {
+    fn default() -> Self {
+        Self::RandomResized(RandomResizedCrop::default())
+    }
+}
+
+impl TrainCrop {
+    /// Pixels of reflection around the image of a simple random crop.
+    pub const PADDING: usize = 4;
+
+    pub(super) fn validate(&self, size: [usize; 2]) -> Result<(), DataError> {
+        match self {
+            Self::RandomResized(crop) => crop.validate(),
+            Self::Simple if size[0] != size[1] || size[0] <= Self::PADDING => {
+                let [height, width] = size;
+                let reason = format!("a simple random crop is square and of at least 5 pixels, not {height} × {width}");
+                Err(DataError::config("crop", reason))
+            }
+            Self::Simple | Self::Squash => Ok(()),
+        }
+    }
+
+    /// Draws for an image of `width` × `height` pixels, both at least 1, and a result of `size`, [height, width].
+    pub(super) fn draw(&self, width: usize, height: usize, size: [usize; 2], rng: &mut impl Rng) -> CropDraw {
+        match self {
+            Self::RandomResized(crop) => CropDraw::Rect(crop.draw(width, height, rng)),
+            Self::Squash => CropDraw::Rect(Rect { x: 0, y: 0, width, height }),
+            Self::Simple => {
+                let (short, long) = (width.min(height), width.max(height));
+                let long = ((size[0] * long) as f64 / short as f64) as usize;
+                let resized = if height <= width { [size[0], long] } else { [long, size[0]] };
+                let mut place = |axis: usize| below(rng, (resized[axis] + 2 * Self::PADDING - size[axis]) as u64 + 1) as usize;
+                let y = place(0);
+                let x = place(1);
+                CropDraw::Padded { resized, at: [y, x] }
+            }
+        }
+    }
 }
 
 impl RandomResizedCrop {

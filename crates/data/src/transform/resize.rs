@@ -7,7 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::kernel;
+use super::weights::Weights;
 use crate::decode::Pixels;
+use crate::decode::part::{Rgbx, rgb};
 
 /// A resampling filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,14 +25,14 @@ pub enum Interpolation {
 
 impl Interpolation {
     /// Half the width, in source pixels at scale 1.
-    fn support(self) -> f64 {
+    pub(super) fn support(self) -> f64 {
         match self {
             Self::Bilinear => 1.0,
             Self::Bicubic => 2.0,
         }
     }
 
-    fn weight(self, x: f64) -> f64 {
+    pub(super) fn weight(self, x: f64) -> f64 {
         const A: f64 = -0.5;
         let x = x.abs();
         match self {
@@ -105,67 +108,99 @@ impl<'a> View<'a> {
     }
 }
 
-/// Bits after the binary point of a weight: 32, less 8 for the value and 2 for sums outside of it.
-const PRECISION: u32 = 22;
-
-/// Weights of the source pixels that make each target pixel.
-struct Weights {
-    /// First source pixel of each target pixel, and how many.
-    spans: Vec<(usize, usize)>,
-    /// `width` weights for each target pixel.
-    values: Vec<i32>,
-    width: usize,
+/// A resize in the making: its weights, and the buffer between the passes. Kept from image to image.
+#[derive(Debug, Default)]
+pub(crate) struct Resizer {
+    horizontal: Weights,
+    vertical: Weights,
+    /// Whether the sides change at all.
+    passes: [bool; 2],
+    vertical_first: bool,
+    window: Option<Rect>,
+    between: Vec<[u8; 4]>,
 }
 
-impl Weights {
-    /// Weights of target pixels `targets` out of `target_len`, which show `region` of a line of `source_len` pixels.
-    fn new(
+impl Resizer {
+    /// Prepares the resize of an image of `source` to `size`, both [height, width], of which the part `window` is wanted.
+    ///
+    /// `region`, [left, top, right, bottom] in pixels of the source, is Pillow's `box`: the part that the result shows.
+    /// Unlike a crop, pixels around it still reach into the result through the filter. Without it the whole is shown.
+    ///
+    /// Gives the part of the source that the result depends on.
+    ///
+    /// # Panics
+    /// If source or size is empty, or if `window` reaches outside of `size`.
+    pub(crate) fn prepare(
+        &mut self,
+        source: [usize; 2],
+        size: [usize; 2],
         filter: Interpolation,
-        source_len: usize,
-        region: [f32; 2],
-        target_len: usize,
-        targets: std::ops::Range<usize>,
-    ) -> Self {
-        // The region's length is rounded to f32 before it is widened, as in the reference.
-        let scale = f64::from(region[1] - region[0]) / target_len as f64;
-        let stretch = scale.max(1.0);
-        let support = filter.support() * stretch;
-        let width = support.ceil() as usize * 2 + 1;
-        let mut weights = Self { spans: Vec::new(), values: vec![0; width * targets.len()], width };
-        let mut exact = vec![0.0; width];
-        for (target, values) in targets.zip(weights.values.chunks_exact_mut(width)) {
-            let centre = f64::from(region[0]) + (target as f64 + 0.5) * scale;
-            // Conversion truncates towards zero, and saturates below it.
-            let first = (centre - support + 0.5) as usize;
-            let last = ((centre + support + 0.5) as usize).min(source_len);
-            let count = last.saturating_sub(first);
-            let inverse = 1.0 / stretch;
-            let mut sum = 0.0;
-            for (i, weight) in exact[..count].iter_mut().enumerate() {
-                *weight = filter.weight(((i + first) as f64 - centre + 0.5) * inverse);
-                sum += *weight;
-            }
-            for (weight, value) in exact[..count].iter().zip(values) {
-                let weight = if sum == 0.0 { *weight } else { weight / sum };
-                let fixed = weight * f64::from(1u32 << PRECISION);
-                *value = if weight < 0.0 { (fixed - 0.5) as i32 } else { (fixed + 0.5) as i32 };
-            }
-            weights.spans.push((first, count));
+        region: Option<[f32; 4]>,
+        window: Rect,
+    ) -> Rect {
+        let ([source_height, source_width], [height, width]) = (source, size);
+        assert!(source_width > 0 && source_height > 0 && width > 0 && height > 0, "resize of or to nothing");
+        assert!(window.x + window.width <= width && window.y + window.height <= height, "{window:?} of {width} × {height}");
+        let whole = [0.0, 0.0, source_width as f32, source_height as f32];
+        let [left, top, right, bottom] = region.unwrap_or(whole);
+        let mut columns = window.x..window.x + window.width;
+        let mut rows = window.y..window.y + window.height;
+        self.passes = [
+            height != source_height || top != 0.0 || bottom != height as f32,
+            width != source_width || left != 0.0 || right != width as f32,
+        ];
+        if self.passes[0] {
+            self.vertical.make(filter, source_height, [top, bottom], height, rows);
+            rows = self.vertical.source();
         }
-        weights
+        if self.passes[1] {
+            self.horizontal.make(filter, source_width, [left, right], width, columns);
+            columns = self.horizontal.source();
+        }
+        let lost = |from: usize, to: usize| from as i64 - to as i64;
+        self.vertical_first = source_height > height && lost(source_height, height) > 2 * lost(source_width, width);
+        self.window = Some(window);
+        Rect { x: columns.start, y: rows.start, width: columns.len(), height: rows.len() }
     }
 
-    /// Source pixels that any target pixel needs.
-    fn source(&self) -> std::ops::Range<usize> {
-        let start = self.spans.iter().map(|s| s.0).min().unwrap_or(0);
-        let end = self.spans.iter().map(|s| s.0 + s.1).max().unwrap_or(0);
-        start..end.max(start)
+    /// Resizes `view`, which is the part `needed` of the source that [`Resizer::prepare`] gave, to the front of `out`.
+    ///
+    /// # Panics
+    /// If nothing is prepared, or the view is of another size.
+    pub(crate) fn run(&mut self, view: Rgbx<'_>, needed: Rect, out: &mut Vec<[u8; 4]>) {
+        let window = self.window.take().expect("a resize is prepared before it is run");
+        assert_eq!([view.width(), view.height()], [needed.width, needed.height]);
+        let out = front(out, window.width * window.height);
+        match self.passes {
+            [true, true] if self.vertical_first => {
+                let between = front(&mut self.between, view.width() * window.height);
+                kernel::vertical(view, &self.vertical, needed.y, between);
+                let between = Rgbx::new(between, view.width(), view.width(), window.height);
+                kernel::horizontal(between, &mut self.horizontal, needed.x, out);
+            }
+            [true, true] => {
+                let between = front(&mut self.between, window.width * view.height());
+                kernel::horizontal(view, &mut self.horizontal, needed.x, between);
+                let between = Rgbx::new(between, window.width, window.width, view.height());
+                kernel::vertical(between, &self.vertical, needed.y, out);
+            }
+            [false, true] => kernel::horizontal(view, &mut self.horizontal, needed.x, out),
+            [true, false] => kernel::vertical(view, &self.vertical, needed.y, out),
+            [false, false] => {
+                for (y, line) in out.chunks_exact_mut(window.width.max(1)).enumerate() {
+                    line.copy_from_slice(view.row(y));
+                }
+            }
+        }
     }
+}
 
-    fn targets(&self) -> impl Iterator<Item = (usize, &[i32])> {
-        let lines = self.values.chunks_exact(self.width);
-        self.spans.iter().zip(lines).map(|(&(first, count), values)| (first, &values[..count]))
+/// The first `len` places of a buffer, which grows to hold them.
+pub(crate) fn front(buffer: &mut Vec<[u8; 4]>, len: usize) -> &mut [[u8; 4]] {
+    if buffer.len() < len {
+        buffer.resize(len, [0; 4]);
     }
+    &mut buffer[..len]
 }
 
 /// Resizes a view to `size`, [height, width], and returns the part `window` of the result.
@@ -176,110 +211,23 @@ impl Weights {
 /// # Panics
 /// If the view or `size` is empty, or if `window` reaches outside of `size`.
 pub fn resize(view: View<'_>, size: [usize; 2], filter: Interpolation, region: Option<[f32; 4]>, window: Rect) -> Pixels {
-    let [height, width] = size;
-    assert!(view.width > 0 && view.height > 0 && width > 0 && height > 0, "resize of or to nothing");
-    assert!(window.x + window.width <= width && window.y + window.height <= height, "{window:?} of {width} × {height}");
-    let whole = [0.0, 0.0, view.width as f32, view.height as f32];
-    let [left, top, right, bottom] = region.unwrap_or(whole);
-    let columns = window.x..window.x + window.width;
-    let rows = window.y..window.y + window.height;
-    let horizontal = (width != view.width || left != 0.0 || right != width as f32)
-        .then(|| Weights::new(filter, view.width, [left, right], width, columns.clone()));
-    let vertical = (height != view.height || top != 0.0 || bottom != height as f32)
-        .then(|| Weights::new(filter, view.height, [top, bottom], height, rows.clone()));
-
-    match (horizontal, vertical) {
-        (Some(horizontal), Some(vertical)) => {
-            let lost = |from: usize, to: usize| from as i64 - to as i64;
-            let vertical_first = view.height > height && lost(view.height, height) > 2 * lost(view.width, width);
-            if vertical_first {
-                let needed = horizontal.source();
-                let part = Rect { x: needed.start, y: 0, width: needed.len(), height: view.height };
-                let between = resize_vertical(view.crop(part), &vertical, 0);
-                resize_horizontal(View::new(&between), &horizontal, needed.start)
-            } else {
-                let needed = vertical.source();
-                let part = Rect { x: 0, y: needed.start, width: view.width, height: needed.len() };
-                let between = resize_horizontal(view.crop(part), &horizontal, 0);
-                resize_vertical(View::new(&between), &vertical, needed.start)
-            }
-        }
-        (Some(horizontal), None) => {
-            let part = Rect { x: 0, y: rows.start, width: view.width, height: rows.len() };
-            resize_horizontal(view.crop(part), &horizontal, 0)
-        }
-        (None, Some(vertical)) => {
-            let part = Rect { x: columns.start, y: 0, width: columns.len(), height: view.height };
-            resize_vertical(view.crop(part), &vertical, 0)
-        }
-        (None, None) => {
-            let view = view.crop(window);
-            let data = (0..view.height).flat_map(|y| view.row(y).iter().copied()).collect();
-            Pixels { width: view.width, height: view.height, channels: view.channels, data }
+    let mut resizer = Resizer::default();
+    let needed = resizer.prepare([view.height, view.width], size, filter, region, window);
+    let part = view.crop(needed);
+    let mut packed = Vec::with_capacity(needed.width * needed.height);
+    for y in 0..part.height {
+        match view.channels {
+            3 => packed.extend(part.row(y).chunks_exact(3).map(|p| [p[0], p[1], p[2], 0])),
+            _ => packed.extend(part.row(y).iter().map(|&v| [v, v, v, 0])),
         }
     }
-}
-
-/// Half of the last bit kept, where every sum starts.
-const HALF: i32 = 1 << (PRECISION - 1);
-
-fn clip(sum: i32) -> u8 {
-    (sum >> PRECISION).clamp(0, 255) as u8
-}
-
-/// `offset`: the source column at which the view begins.
-fn resize_horizontal(view: View<'_>, weights: &Weights, offset: usize) -> Pixels {
-    match view.channels {
-        1 => resize_rows::<1>(view, weights, offset),
-        3 => resize_rows::<3>(view, weights, offset),
-        n => unreachable!("pixels of {n} channels"),
-    }
-}
-
-fn resize_rows<const C: usize>(view: View<'_>, weights: &Weights, offset: usize) -> Pixels {
-    let width = weights.spans.len();
-    let mut data = vec![0u8; width * view.height * C];
-    for (y, out) in data.chunks_exact_mut((width * C).max(1)).enumerate() {
-        let row = view.row(y);
-        for (pixel, (first, values)) in out.chunks_exact_mut(C).zip(weights.targets()) {
-            let start = (first - offset) * C;
-            let mut sums = [HALF; C];
-            for (source, &weight) in row[start..].chunks_exact(C).zip(values) {
-                for (sum, &value) in sums.iter_mut().zip(source) {
-                    *sum += i32::from(value) * weight;
-                }
-            }
-            for (out, sum) in pixel.iter_mut().zip(sums) {
-                *out = clip(sum);
-            }
-        }
-    }
-    Pixels { width, height: view.height, channels: C, data }
-}
-
-/// `offset`: the source row at which the view begins.
-fn resize_vertical(view: View<'_>, weights: &Weights, offset: usize) -> Pixels {
-    // Sums of a piece of a row stay in registers and the nearest cache over all its source rows.
-    const PIECE: usize = 64;
-    let height = weights.spans.len();
-    let row = view.width * view.channels;
-    let mut data = vec![0u8; row * height];
-    for (out, (first, values)) in data.chunks_exact_mut(row.max(1)).zip(weights.targets()) {
-        for (piece, out) in out.chunks_mut(PIECE).enumerate() {
-            let mut sums = [HALF; PIECE];
-            let columns = piece * PIECE..piece * PIECE + out.len();
-            for (y, &weight) in (first - offset..).zip(values) {
-                let source = &view.row(y)[columns.clone()];
-                for (sum, &value) in sums.iter_mut().zip(source) {
-                    *sum += i32::from(value) * weight;
-                }
-            }
-            for (out, sum) in out.iter_mut().zip(sums) {
-                *out = clip(sum);
-            }
-        }
-    }
-    Pixels { width: view.width, height, channels: view.channels, data }
+    let mut out = Vec::new();
+    resizer.run(Rgbx::new(&packed, needed.width, needed.width, needed.height), needed, &mut out);
+    let data = match view.channels {
+        3 => rgb(&out),
+        _ => out.iter().map(|p| p[0]).collect(),
+    };
+    Pixels { width: window.width, height: window.height, channels: view.channels, data }
 }
 
 #[cfg(test)]
@@ -337,5 +285,33 @@ mod tests {
     fn the_same_size_is_a_copy() {
         let image = random_image(17, 9, 3, 6);
         assert_eq!(resize(View::new(&image), [9, 17], Interpolation::Bicubic, None, all([9, 17])), image);
+    }
+
+    /// The chosen kernels against the plain ones, on rows shorter and longer than the filter and far from the scale 1.
+    #[test]
+    fn all_forms_of_a_pass_agree() {
+        for case in 0..400 {
+            let mut rng = stream(7, Purpose::Augment, 0, case);
+            let mut up_to = |n: u64| 1 + below(&mut rng, n) as usize;
+            let sides = if case % 4 == 0 { 900 } else { 60 };
+            let (width, height, len) = (up_to(sides), up_to(sides / 4), up_to(60));
+            let pixels = random_image(width, height, 3, case);
+            let packed: Vec<[u8; 4]> = pixels.data.chunks_exact(3).map(|p| [p[0], p[1], p[2], 255]).collect();
+            let view = Rgbx::new(&packed, width, width, height);
+            let filter = if case % 3 == 0 { Interpolation::Bilinear } else { Interpolation::Bicubic };
+            let mut weights = Weights::default();
+
+            weights.make(filter, width, [0.0, width as f32], len, 0..len);
+            let (mut fast, mut plain) = (vec![[0; 4]; len * height], vec![[1; 4]; len * height]);
+            kernel::horizontal(view, &mut weights, 0, &mut fast);
+            kernel::plain_horizontal(view, &weights, 0, &mut plain);
+            assert_eq!(fast, plain, "case {case}: rows of {width} to {len}");
+
+            weights.make(filter, height, [0.0, height as f32], len, 0..len);
+            let (mut fast, mut plain) = (vec![[0; 4]; width * len], vec![[1; 4]; width * len]);
+            kernel::vertical(view, &weights, 0, &mut fast);
+            kernel::plain_vertical(view, &weights, 0, &mut plain, 0);
+            assert_eq!(fast, plain, "case {case}: columns of {height} to {len}");
+        }
     }
 }

@@ -1,0 +1,40 @@
+//! Pictures to look at.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::Path;
+
+use image::codecs::png::PngEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+
+/// Writes `rgb`, [height, width, 3] in rows, as a PNG file.
+///
+/// # Errors
+/// Where the file cannot be written, or `rgb` has another length than the sides say.
+pub fn write_png(path: &Path, rgb: &[u8], width: usize, height: usize) -> io::Result<()> {
+    let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
+    let (Some((columns, rows)), true) = (sides, rgb.len() == width * height * 3) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{} bytes are no picture of {width} × {height}", rgb.len()),
+        ));
+    };
+    let encoder = PngEncoder::new(BufWriter::new(File::create(path)?));
+    encoder.write_image(rgb, columns, rows, ExtendedColorType::Rgb8).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.png");
+        let rgb: Vec<u8> = (0..5 * 4 * 3).collect();
+        write_png(&path, &rgb, 5, 4).unwrap();
+        let pixels = crate::decode_rgb(&std::fs::read(&path).unwrap(), "x.png").unwrap();
+        assert_eq!((pixels.width, pixels.height, pixels.data), (5, 4, rgb));
+        assert!(write_png(&path, &[0; 5], 1, 1).is_err());
+    }
+}
