@@ -1,13 +1,14 @@
 //! What a network costs: parameters, multiply-accumulates, and the memory of training.
 
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, Pool};
 use crate::plan::AttentionKind;
 use crate::weights::timm;
 
 /// The cost of one part of a network, per image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerCost {
-    /// The part: `patch_embed`, `blocks.0` …, `norm`, `head`. `patch_embed` includes `cls_token` and `pos_embed`.
+    /// The part: `patch_embed`, `blocks.0` …, `norm`, `head`. `patch_embed` includes the tokens before the
+    /// patches and `pos_embed`, `head` the second head of a distilled network.
     pub name: String,
     /// What it is: `embedding`, `softmax`, `hydra/cosine` …, `norm`, `classifier`.
     pub kind: String,
@@ -56,18 +57,21 @@ pub fn cost(architecture: &Architecture) -> Cost {
     let hidden = architecture.mlp_hidden as u64;
     let pixels = (architecture.channels * architecture.patch * architecture.patch) as u64;
 
+    let patches = architecture.grid().iter().product::<usize>() as u64;
+    let heads_of_classes = 1 + u64::from(architecture.distilled);
+
     let mut parameters = vec![0; architecture.depth + 3];
     for (name, shape) in timm::expected(architecture) {
         let part = match name.split('.').collect::<Vec<_>>()[..] {
             ["blocks", block, ..] => 1 + block.parse::<usize>().expect("a block's name holds its number"),
-            ["norm", ..] => architecture.depth + 1,
-            ["head", ..] => architecture.depth + 2,
+            ["norm" | "fc_norm", ..] => architecture.depth + 1,
+            ["head" | "head_dist", ..] => architecture.depth + 2,
             _ => 0,
         };
         parameters[part] += shape.iter().product::<usize>() as u64;
     }
 
-    let embedding = std::iter::once(("patch_embed".to_owned(), "embedding".to_owned(), (tokens - 1) * pixels * width, 0));
+    let embedding = std::iter::once(("patch_embed".to_owned(), "embedding".to_owned(), patches * pixels * width, 0));
     let blocks = architecture.layers.iter().enumerate().map(|(index, layer)| {
         let attention = match layer.kind {
             AttentionKind::Softmax => 2 * tokens * tokens * width,
@@ -79,7 +83,7 @@ pub fn cost(architecture: &Architecture) -> Cost {
     });
     let rest = [
         ("norm".to_owned(), "norm".to_owned(), 0, 0),
-        ("head".to_owned(), "classifier".to_owned(), width * architecture.classes as u64, 0),
+        ("head".to_owned(), "classifier".to_owned(), heads_of_classes * width * architecture.classes as u64, 0),
     ];
 
     let layers = embedding
@@ -121,7 +125,9 @@ impl MemoryEstimate {
 /// - softmax attention besides: scaled queries T D, and shifted scores, their exponentials and the weights, 3 H T^2;
 /// - linear attention: phi(q) and phi(k), 2 T D, and the head summaries D^2 / H;
 /// - Hydra attention: phi(q) and phi(k), 2 T D, and the summary D;
-/// - the whole: patches (T - 1) C P^2, the last norm 2 D, the input of the head D.
+/// - LayerScale: the outputs of both branches, 2 T D;
+/// - the whole: patches N C P^2 for N of them, the last norm 2 D, the input of the head D; twice D more where there is a second head,
+///   and the norm of all tokens, 2 T D, where it comes before an average.
 ///
 /// Kernels that keep further tensors, temporary buffers of the backward pass and the allocator's slack are not counted.
 pub fn training_memory_bytes(architecture: &Architecture, batch: usize) -> MemoryEstimate {
@@ -142,10 +148,14 @@ pub fn training_memory_bytes(architecture: &Architecture, batch: usize) -> Memor
                 AttentionKind::Linear => 2 * tokens * width + width * (width / heads),
                 AttentionKind::Hydra => 2 * tokens * width + width,
             };
-            10 * tokens * width + 2 * tokens * hidden + mixing
+            let scaled = if architecture.layer_scale.is_some() { 2 * tokens * width } else { 0 };
+            10 * tokens * width + 2 * tokens * hidden + mixing + scaled
         })
         .sum();
-    let per_image = blocks + (tokens - 1) * pixels + 3 * width;
+    let patches = architecture.grid().iter().product::<usize>() as u64;
+    let last_norm = if architecture.pool == Pool::Avg && !architecture.fc_norm { 2 * tokens * width } else { 2 * width };
+    let heads_of_classes = 1 + u64::from(architecture.distilled);
+    let per_image = blocks + patches * pixels + last_norm + heads_of_classes * width + 2 * (heads_of_classes - 1) * width;
 
     MemoryEstimate {
         weights: parameters * F32,

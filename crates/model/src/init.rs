@@ -1,82 +1,33 @@
 //! Initial values, drawn on the host.
 //!
-//! The values are DeiT's (`models.py` and timm's `VisionTransformer`): linear weights, `pos_embed` and `cls_token` from a normal
-//! distribution of standard deviation 0.02, truncated at -2 and 2; the patch convolution as PyTorch's default, uniform in
-//! `±1/sqrt(channels * patch^2)` for weight and bias; norms 1 and 0; every other bias 0.
+//! The values are DeiT's (`models.py` and timm's `VisionTransformer`): linear weights, `pos_embed`, `cls_token` and `dist_token` from a
+//! normal distribution of standard deviation 0.02, truncated at -2 and 2; registers of standard deviation 1e-6 (timm); the patch
+//! convolution as PyTorch's default, uniform in `±1/sqrt(channels * patch^2)` for weight and bias; norms 1 and 0; LayerScale its
+//! configured value; every other bias 0.
 //!
-//! Order of draws: `cls_token`, `pos_embed`, `patch_embed.proj.weight`, `patch_embed.proj.bias`, then per block `attn.qkv.weight`,
-//! `attn.proj.weight`, `mlp.fc1.weight`, `mlp.fc2.weight`, and last `head.weight`. Within a tensor, in memory order; linear weights
-//! lie as `[in, out]`. Each value takes exactly one `next_u64`, so a model's start depends on the generator and the shapes alone.
+//! Order of draws: `cls_token`, `dist_token`, `reg_token`, `pos_embed`, `patch_embed.proj.weight`, `patch_embed.proj.bias`, then per
+//! block `attn.qkv.weight`, `attn.proj.weight`, `mlp.fc1.weight`, `mlp.fc2.weight`, and last `head.weight` and `head_dist.weight`; what
+//! a model lacks takes no draw. Within a tensor, in memory order; linear weights lie as `[in, out]`. Each value takes exactly one
+//! `next_u64`, so a model's start depends on the generator and the shapes alone.
 
 use crate::architecture::Architecture;
-use crate::attention::Attention;
-use crate::block::{Block, Mlp};
-use crate::names::parameter_name;
-use crate::patch::{PatchEmbedding, PatchProjection};
+use crate::assemble::{Assemble, Start};
 use crate::vit::VisionTransformer;
-use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::nn::{LayerNorm, LayerNormConfig, Linear};
+use burn::module::{Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use rand::Rng;
 
-/// The standard deviation of weights, class token and position embedding.
-const STD: f64 = 0.02;
 /// Normal values beyond this are cut, in absolute terms as in timm (not in standard deviations).
 const BOUND: f64 = 2.0;
-/// timm's; Burn's own default is 1e-5.
-const LAYER_NORM_EPSILON: f64 = 1e-6;
 
 impl Architecture {
     /// A network with DeiT's initial values, drawn from `rng`.
     ///
     /// Equal architectures and equal generators give bit-equal networks on every device. Parameters require gradients where the device
-    /// has autodiff, and will after [`Module::train`] elsewhere. Each parameter's id follows from its name, so an optimizer's record
-    /// fits every network of the same architecture.
+    /// has autodiff, and will after [`Module::train`](burn::module::Module::train) elsewhere. Each parameter's id follows from its name,
+    /// so an optimizer's record fits every network of the same architecture.
     pub fn init<R: Rng>(&self, rng: &mut R, device: &Device) -> VisionTransformer {
-        let mut draw = Draw { rng, device };
-        let pixels = self.channels * self.patch * self.patch;
-        let limit = (pixels as f64).sqrt().recip();
-
-        let cls_token = draw.normal([1, 1, self.width]);
-        let pos_embed = draw.normal([1, self.tokens(), self.width]);
-        let patch_embed = PatchEmbedding {
-            proj: PatchProjection {
-                weight: draw.uniform([self.width, self.channels, self.patch, self.patch], limit),
-                bias: draw.uniform([self.width], limit),
-            },
-        };
-        let blocks = self
-            .layers
-            .iter()
-            .map(|&layer| Block {
-                norm1: self.layer_norm(device),
-                attn: Attention::new(
-                    draw.linear(self.width, 3 * self.width, self.qkv_bias),
-                    draw.linear(self.width, self.width, true),
-                    self.heads,
-                    layer,
-                ),
-                norm2: self.layer_norm(device),
-                mlp: Mlp {
-                    fc1: draw.linear(self.width, self.mlp_hidden, true),
-                    fc2: draw.linear(self.mlp_hidden, self.width, true),
-                },
-            })
-            .collect();
-
-        let model = VisionTransformer {
-            cls_token,
-            pos_embed,
-            patch_embed,
-            blocks,
-            norm: self.layer_norm(device),
-            head: draw.linear(self.width, self.classes, true),
-        };
-        model.map(&mut NameIds::default())
-    }
-
-    fn layer_norm(&self, device: &Device) -> LayerNorm {
-        LayerNormConfig::new(self.width).with_epsilon(LAYER_NORM_EPSILON).init(device)
+        self.assemble(&mut Draw { rng, device })
     }
 }
 
@@ -86,30 +37,28 @@ struct Draw<'a, R> {
     device: &'a Device,
 }
 
-impl<R: Rng> Draw<'_, R> {
-    fn normal<const D: usize>(&mut self, shape: [usize; D]) -> Param<Tensor<D>> {
-        self.parameter(shape, |u| (STD * normal_quantile(u)).clamp(-BOUND, BOUND))
+impl<R: Rng> Assemble for Draw<'_, R> {
+    fn device(&self) -> &Device {
+        self.device
     }
 
-    fn uniform<const D: usize>(&mut self, shape: [usize; D], limit: f64) -> Param<Tensor<D>> {
-        self.parameter(shape, |u| limit * (2.0 * u - 1.0))
-    }
-
-    fn linear(&mut self, d_input: usize, d_output: usize, bias: bool) -> Linear {
-        let weight = self.normal([d_input, d_output]);
-        let bias = bias.then(|| constant([d_output], 0.0, self.device));
-        Linear { weight, bias }
-    }
-
-    fn parameter<const D: usize>(&mut self, shape: [usize; D], value: impl Fn(f64) -> f64) -> Param<Tensor<D>> {
-        let values: Vec<f32> = (0..shape.iter().product()).map(|_| value(open_unit(self.rng.next_u64())) as f32).collect();
-        Param::from_data(TensorData::new(values, shape), self.device)
+    fn parameter<const D: usize>(&mut self, name: &str, shape: [usize; D], start: Start) -> Param<Tensor<D>> {
+        let mut draw = |value: &dyn Fn(f64) -> f64| -> Vec<f32> {
+            (0..shape.iter().product()).map(|_| value(open_unit(self.rng.next_u64())) as f32).collect()
+        };
+        let values = match start {
+            Start::Normal(std) => draw(&|u| (std * normal_quantile(u)).clamp(-BOUND, BOUND)),
+            Start::Uniform(limit) => draw(&|u| limit * (2.0 * u - 1.0)),
+            Start::Constant(value) => vec![value; shape.iter().product()],
+        };
+        named(name, TensorData::new(values, shape), self.device)
     }
 }
 
-fn constant<const D: usize>(shape: [usize; D], value: f32, device: &Device) -> Param<Tensor<D>> {
-    let values = vec![value; shape.iter().product()];
-    Param::from_data(TensorData::new(values, shape), device)
+/// A parameter whose id follows from its name.
+pub(crate) fn named<const D: usize>(name: &str, data: TensorData, device: &Device) -> Param<Tensor<D>> {
+    let (_, value, mapper) = Param::<Tensor<D>>::from_data(data, device).consume();
+    Param::from_mapped_value(ParamId::from(fnv1a(name.as_bytes())), value, mapper)
 }
 
 /// The upper 52 bits of a draw as the midpoint of a cell of the open interval (0, 1): exact in f64, never 0 and never 1.
@@ -197,28 +146,6 @@ fn normal_quantile(p: f64) -> f64 {
         ratio(&FAR_NUMERATOR, &FAR_DENOMINATOR, r - 5.0)
     };
     magnitude.copysign(q)
-}
-
-/// Gives each parameter an id that follows from its name.
-#[derive(Default)]
-struct NameIds {
-    path: Vec<String>,
-}
-
-impl ModuleMapper for NameIds {
-    fn enter_module(&mut self, name: &str, _container_type: &str) {
-        self.path.push(name.to_owned());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container_type: &str) {
-        self.path.pop();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (_, value, mapper) = param.consume();
-        let id = ParamId::from(fnv1a(parameter_name(&self.path).as_bytes()));
-        Param::from_mapped_value(id, value, mapper)
-    }
 }
 
 /// FNV-1a, 64 bits: fixed for ever, unlike the standard library's hasher.

@@ -7,7 +7,7 @@
 //! use manyheads_model::{AttentionKind, ModelConfig, Preset};
 //! use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 //!
-//! let mut config = ModelConfig { preset: Some(Preset::Tiny), depth: Some(2), classes: 10, ..ModelConfig::default() };
+//! let mut config = ModelConfig { preset: Some(Preset::find("tiny")?), depth: Some(2), classes: Some(10), ..ModelConfig::default() };
 //! config.attention.kind = AttentionKind::Hydra;
 //! let architecture = config.resolve()?;
 //!
@@ -15,7 +15,7 @@
 //! let model = architecture.init(&mut ChaCha8Rng::seed_from_u64(0), &device);
 //! let logits = model.forward(Tensor::zeros([1, 3, 224, 224], &device), None);
 //! assert_eq!(logits.dims(), [1, 10]);
-//! # Ok::<(), manyheads_model::ModelError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! [`ModelConfig`] is the `[model]` section of a configuration file. [`ModelConfig::resolve`] checks it and yields an [`Architecture`]:
@@ -26,6 +26,7 @@
 //! stochastic depth are an argument of the forward pass.
 
 mod architecture;
+mod assemble;
 pub mod attention;
 mod block;
 mod config;
@@ -36,17 +37,19 @@ mod names;
 mod patch;
 mod plan;
 mod precision;
+mod preset;
 mod vit;
 pub mod weights;
 
-pub use architecture::{Architecture, LayerAttention};
+pub use architecture::{Architecture, LayerAttention, Pool, StochasticDepthMode};
 pub use attention::Attention;
 pub use attention::kernel::Kernel;
-pub use block::{Block, Mlp};
-pub use config::{ImageSize, ModelConfig, Preset};
+pub use block::{Block, LayerScale, Mlp};
+pub use config::{ImageSize, ModelConfig};
 pub use cost::{Cost, LayerCost, MemoryEstimate, cost, training_memory_bytes};
 pub use error::ModelError;
 pub use names::{parameter_name, weight_decay};
 pub use patch::{PatchEmbedding, PatchProjection};
 pub use plan::{AttentionConfig, AttentionKind, AttentionOverride, Place};
-pub use vit::VisionTransformer;
+pub use preset::{Preset, PresetData, UnknownPreset};
+pub use vit::{Heads, VisionTransformer};

@@ -3,9 +3,12 @@
 /// timm's name of the parameter at a path of Burn's module tree.
 ///
 /// Only the norms differ: Burn says `gamma` and `beta` where timm says `weight` and `bias`. `["blocks", "0", "norm1", "gamma"]` is
-/// `blocks.0.norm1.weight`.
+/// `blocks.0.norm1.weight`. LayerScale's `gamma` is timm's word and stays.
 pub fn parameter_name(path: &[String]) -> String {
     let mut name = path.join(".");
+    if path.len() >= 2 && matches!(path[path.len() - 2].as_str(), "ls1" | "ls2") {
+        return name;
+    }
     if let Some(stem) = name.strip_suffix(".gamma") {
         name = format!("{stem}.weight");
     } else if let Some(stem) = name.strip_suffix(".beta") {
@@ -16,8 +19,9 @@ pub fn parameter_name(path: &[String]) -> String {
 
 /// Whether weight decay applies to a parameter of this timm name and rank.
 ///
-/// DeiT decays neither biases nor vectors (norms) nor `pos_embed` and `cls_token` (timm's `param_groups_weight_decay` with the model's
-/// `no_weight_decay` set).
+/// DeiT decays neither biases nor vectors (norms, LayerScale) nor `pos_embed` and `cls_token` (timm's `param_groups_weight_decay` with
+/// the model's `no_weight_decay` set). The list is that of DeiT's own repository: `dist_token` and `reg_token` decay. timm 1.0 has since
+/// added both to its list.
 pub fn weight_decay(name: &str, rank: usize) -> bool {
     rank > 1 && !name.ends_with(".bias") && !matches!(name, "pos_embed" | "cls_token")
 }
@@ -36,6 +40,8 @@ mod tests {
         assert_eq!(parameter_name(&path("norm.beta")), "norm.bias");
         assert_eq!(parameter_name(&path("blocks.0.attn.qkv.weight")), "blocks.0.attn.qkv.weight");
         assert_eq!(parameter_name(&path("cls_token")), "cls_token");
+        assert_eq!(parameter_name(&path("blocks.3.ls1.gamma")), "blocks.3.ls1.gamma");
+        assert_eq!(parameter_name(&path("fc_norm.gamma")), "fc_norm.weight");
     }
 
     #[test]
@@ -49,6 +55,10 @@ mod tests {
             ("blocks.0.norm1.bias", 1, false),
             ("pos_embed", 3, false),
             ("cls_token", 3, false),
+            ("dist_token", 3, true),
+            ("reg_token", 3, true),
+            ("head_dist.weight", 2, true),
+            ("blocks.0.ls1.gamma", 1, false),
         ] {
             assert_eq!(weight_decay(name, rank), decayed, "{name}");
         }

@@ -17,8 +17,8 @@ pub struct PatchEmbedding {
 pub struct PatchProjection {
     /// `[width, channels, patch, patch]`.
     pub weight: Param<Tensor<4>>,
-    /// `[width]`.
-    pub bias: Param<Tensor<1>>,
+    /// `[width]`, where the model has it.
+    pub bias: Option<Param<Tensor<1>>>,
 }
 
 impl PatchEmbedding {
@@ -48,6 +48,6 @@ impl PatchEmbedding {
             .permute([0, 2, 4, 1, 3, 5])
             .reshape([batch, rows * columns, pixels]);
         let weight = self.proj.weight.val().cast(compute).reshape([model_width, pixels]).transpose();
-        module::linear(patches, weight, Some(self.proj.bias.val().cast(compute)))
+        module::linear(patches, weight, self.proj.bias.as_ref().map(|bias| bias.val().cast(compute)))
     }
 }

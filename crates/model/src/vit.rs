@@ -1,5 +1,6 @@
 //! The network.
 
+use crate::architecture::Pool;
 use crate::block::Block;
 use crate::patch::PatchEmbedding;
 use crate::precision::{layer_norm, linear, to_f32};
@@ -7,29 +8,68 @@ use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::{FloatDType, Tensor};
 
-/// A Vision Transformer with a class token, as DeiT trains it and timm 1.0 stacks it.
+/// A Vision Transformer, as DeiT trains it and timm 1.0 stacks it.
 ///
-/// Dosovitskiy et al., 2020 (arXiv 2010.11929); Touvron et al., Training data-efficient image transformers, 2020 (arXiv 2012.12877).
-/// Built by [`crate::Architecture::init`]. Fields carry timm's names, so that a parameter's path is its name in a weights file
-/// ([`crate::parameter_name`]).
+/// Dosovitskiy et al., 2020 (arXiv 2010.11929); Touvron et al., Training data-efficient image transformers, 2020 (arXiv 2012.12877) and
+/// DeiT III, 2022 (arXiv 2204.07118); registers: Darcet et al., 2023 (arXiv 2309.16588). Built by [`crate::Architecture::init`]. Fields
+/// carry timm's names, so that a parameter's path is its name in a weights file ([`crate::parameter_name`]).
+///
+/// The order of tokens is class token, distillation token or registers, patches row by row; each of the former only where the model has
+/// it.
 #[derive(Module, Debug)]
 pub struct VisionTransformer {
     /// `[1, 1, width]`.
-    pub cls_token: Param<Tensor<3>>,
-    /// `[1, 1 + patches, width]`, the class token's place first.
+    pub cls_token: Option<Param<Tensor<3>>>,
+    /// `[1, registers, width]`.
+    pub reg_token: Option<Param<Tensor<3>>>,
+    /// `[1, tokens, width]`, the places of the tokens before the patches first, or `[1, patches, width]` where those have none.
     pub pos_embed: Param<Tensor<3>>,
+    /// `[1, 1, width]`.
+    pub dist_token: Option<Param<Tensor<3>>>,
     /// Pixels to tokens.
     pub patch_embed: PatchEmbedding,
     /// From input to output.
     pub blocks: Vec<Block>,
-    /// After the last block.
-    pub norm: LayerNorm,
-    /// Class token to logits.
+    /// After the last block, before pooling.
+    pub norm: Option<LayerNorm>,
+    /// After pooling, instead of `norm`.
+    pub fc_norm: Option<LayerNorm>,
+    /// Pooled token to logits.
     pub head: Linear,
+    /// Distillation token to logits.
+    pub head_dist: Option<Linear>,
+    #[module(skip)]
+    pub(crate) layout: Layout,
+}
+
+/// What the forward pass must know beyond the parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub pool: Pool,
+    pub no_embed_class: bool,
+}
+
+/// The logits of each head of a network.
+#[derive(Debug, Clone)]
+pub struct Heads {
+    /// Of the class token or the pooled patches: `[batch, classes]` in f32.
+    pub class: Tensor<2>,
+    /// Of the distillation token, where there is one: `[batch, classes]` in f32.
+    pub distillation: Option<Tensor<2>>,
+}
+
+impl Heads {
+    /// The logits to predict with: the mean of both heads in a distilled network (DeiT, section 4), else those of the one head.
+    pub fn mean(self) -> Tensor<2> {
+        match self.distillation {
+            Some(distillation) => (self.class + distillation) / 2.0,
+            None => self.class,
+        }
+    }
 }
 
 impl VisionTransformer {
-    /// Class logits.
+    /// Class logits; in a distilled network, the mean of both heads.
     ///
     /// Shapes: `images` `[batch, channels, height, width]`, normalised; `stochastic_depth` `[depth, 2, batch]` in f32, the factors of
     /// the attention branch and of the MLP branch of each block and sample: 0 where the branch is dropped and `1 / (1 - p)` where it is
@@ -41,22 +81,51 @@ impl VisionTransformer {
     /// # Panics
     /// Where shapes do not fit the model.
     pub fn forward(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>) -> Tensor<2> {
-        let compute = compute_type(&images);
-        let x = self.encode(images, stochastic_depth);
-        let [batch, _, width] = x.dims();
-        // The norm works on each token alone, so norming the class token is enough.
-        let class = x.narrow(1, 0, 1).reshape([batch, width]);
-        to_f32(linear(&self.head, layer_norm(&self.norm, class), compute))
+        self.heads(images, stochastic_depth).mean()
     }
 
-    /// Tokens after the last norm, the class token first; timm's `forward_features`.
+    /// The logits of each head apart, for training with distillation. Arguments as in [`Self::forward`].
     ///
-    /// Shapes: `images` `[batch, channels, height, width]`, result `[batch, 1 + patches, width]` in f32.
+    /// # Panics
+    /// Where shapes do not fit the model.
+    pub fn heads(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>) -> Heads {
+        let compute = compute_type(&images);
+        let x = self.encode(images, stochastic_depth);
+        let classify = |head: &Linear, token: Tensor<2>| to_f32(linear(head, token, compute));
+        // A norm works on each token alone, so norming the token that is read is enough.
+        let token = |index: usize| {
+            let [batch, _, width] = x.dims();
+            norm(&self.norm, x.clone().narrow(1, index, 1).reshape([batch, width]))
+        };
+        let pooled = match self.layout.pool {
+            Pool::Token => token(0),
+            Pool::Avg => {
+                let [batch, tokens, width] = x.dims();
+                let prefix = self.prefix_tokens();
+                let patches = norm(&self.norm, x.clone().narrow(1, prefix, tokens - prefix));
+                patches.mean_dim(1).reshape([batch, width])
+            }
+        };
+        Heads {
+            class: classify(&self.head, norm(&self.fc_norm, pooled)),
+            distillation: self.head_dist.as_ref().map(|head| classify(head, token(1))),
+        }
+    }
+
+    /// Tokens after the last norm that comes before pooling; timm's `forward_features`.
+    ///
+    /// Shapes: `images` `[batch, channels, height, width]`, result `[batch, tokens, width]` in f32.
     ///
     /// # Panics
     /// Where shapes do not fit the model.
     pub fn tokens(&self, images: Tensor<4>) -> Tensor<3> {
-        layer_norm(&self.norm, self.encode(images, None))
+        norm(&self.norm, self.encode(images, None))
+    }
+
+    /// Tokens before the patches.
+    pub fn prefix_tokens(&self) -> usize {
+        let registers = self.reg_token.as_ref().map_or(0, |token| token.dims()[1]);
+        usize::from(self.cls_token.is_some()) + usize::from(self.dist_token.is_some()) + registers
     }
 
     /// Everything before the last norm. Shapes as in [`Self::forward`] and [`Self::tokens`].
@@ -71,16 +140,34 @@ impl VisionTransformer {
             );
         }
 
-        let patches = to_f32(self.patch_embed.forward(images, compute));
+        let mut patches = to_f32(self.patch_embed.forward(images, compute));
+        if self.layout.no_embed_class {
+            patches = patches + self.pos_embed.val();
+        }
         let [_, _, width] = patches.dims();
-        let class = self.cls_token.val().expand([batch, 1, width]);
-        let mut x = Tensor::cat(vec![class, patches], 1) + self.pos_embed.val();
+        let mut tokens: Vec<Tensor<3>> = [&self.cls_token, &self.dist_token, &self.reg_token]
+            .into_iter()
+            .flatten()
+            .map(|token| token.val().expand([batch, token.dims()[1], width]))
+            .collect();
+        tokens.push(patches);
+        let mut x = if tokens.len() == 1 { tokens.remove(0) } else { Tensor::cat(tokens, 1) };
+        if !self.layout.no_embed_class {
+            x = x + self.pos_embed.val();
+        }
 
         for (index, block) in self.blocks.iter().enumerate() {
             let scales = stochastic_depth.as_ref().map(|factors| factors.clone().narrow(0, index, 1).reshape([2, batch]));
             x = block.forward(x, scales, compute);
         }
         x
+    }
+}
+
+fn norm<const D: usize>(layer: &Option<LayerNorm>, x: Tensor<D>) -> Tensor<D> {
+    match layer {
+        Some(layer) => layer_norm(layer, x),
+        None => x,
     }
 }
 

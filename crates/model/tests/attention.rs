@@ -137,8 +137,8 @@ fn zero_and_huge_tokens_give_finite_values_and_gradients() {
 
 fn one_layer(layer: LayerAttention, heads: usize) -> Architecture {
     ModelConfig {
-        image_size: manyheads_model::ImageSize::Square(32),
-        classes: 2,
+        image_size: Some(manyheads_model::ImageSize::Square(32)),
+        classes: Some(2),
         width: Some(WIDTH),
         depth: Some(1),
         heads: Some(heads),

@@ -1,7 +1,7 @@
 //! The `[model]` section: what it accepts, what it writes, and one test for each thing it refuses.
 #![allow(missing_docs)]
 
-use manyheads_model::{AttentionKind, ImageSize, Kernel, LayerAttention, ModelConfig, ModelError, Place, Preset};
+use manyheads_model::{AttentionKind, ImageSize, Kernel, LayerAttention, ModelConfig, ModelError, Place, Pool};
 
 fn parse(text: &str) -> ModelConfig {
     toml::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -41,13 +41,8 @@ fn nothing_written_is_deit_b() {
 
 #[test]
 fn presets_are_the_known_models_and_keys_override_them() {
-    for (preset, shape) in [
-        (Preset::Tiny, (192, 12, 3)),
-        (Preset::Small, (384, 12, 6)),
-        (Preset::Base, (768, 12, 12)),
-        (Preset::Large, (1024, 24, 16)),
-    ] {
-        let architecture = parse(&format!("preset = \"{}\"", preset.name())).resolve().expect("presets are possible");
+    for (preset, shape) in [("tiny", (192, 12, 3)), ("small", (384, 12, 6)), ("base", (768, 12, 12)), ("large", (1024, 24, 16))] {
+        let architecture = parse(&format!("preset = \"{preset}\"")).resolve().expect("presets are possible");
         assert_eq!((architecture.width, architecture.depth, architecture.heads), shape);
     }
     let architecture =
@@ -57,9 +52,46 @@ fn presets_are_the_known_models_and_keys_override_them() {
 }
 
 #[test]
+fn timms_names_set_every_key_and_keys_override_them() {
+    let resolve = |text: &str| parse(text).resolve().expect(text);
+    let distilled = resolve("preset = \"deit_base_distilled_patch16_384\"");
+    assert_eq!((distilled.image, distilled.tokens(), distilled.distilled), ([384, 384], 2 + 24 * 24, true));
+    let deit3 = resolve("preset = \"deit3_base_patch16_224\"\nstochastic_depth = 0.2");
+    assert_eq!((deit3.layer_scale, deit3.no_embed_class, deit3.tokens()), (Some(1e-6), true, 197));
+    assert_eq!(deit3.embedded_prefix_tokens(), 0);
+    assert_eq!(deit3.drop_path_rates(), [0.2; 12]);
+    let dino = resolve("preset = \"vit_small_patch14_reg4_dinov2\"");
+    assert_eq!((dino.image, dino.patch, dino.registers, dino.classes), ([518, 518], 14, 4, 1000));
+    let gap = resolve("preset = \"vit_medium_patch16_gap_256\"");
+    assert_eq!((gap.pool, gap.fc_norm, gap.class_token, gap.qkv_bias), (Pool::Avg, false, false, false));
+    assert_eq!(resolve("preset = \"vit_base_patch16_224.augreg_in21k\"").classes, 21843);
+
+    let changed =
+        resolve("preset = \"deit3_base_patch16_224\"\nlayer_scale = 0\nimage_size = 384\nno_embed_class = false\nclasses = 10");
+    assert_eq!((changed.layer_scale, changed.image, changed.no_embed_class), (None, [384, 384], false));
+    assert_eq!(changed.classes, 10);
+    let averaged = resolve("preset = \"vit_base_patch16_224\"\npool = \"avg\"");
+    assert!(averaged.class_token && averaged.fc_norm);
+    let tokenless = resolve("class_token = false");
+    assert_eq!((tokenless.pool, tokenless.tokens()), (Pool::Avg, 196));
+}
+
+#[test]
+fn tokens_and_pooling_that_clash_are_refused() {
+    refused("class_token = false\npool = \"token\"", "pool", "the model has none");
+    refused("distilled = true\npool = \"avg\"", "distilled", "class and the distillation token");
+    refused("distilled = true\nregisters = 1", "registers", "no registers");
+    refused("fc_norm = true", "fc_norm", "only pool = \"avg\"");
+    refused("norm_eps = 0", "norm_eps", "between 0 and 1");
+    refused("layer_scale = nan", "layer_scale", "no initial value");
+    unreadable("pool = \"map\"", "map");
+    unreadable("preset = \"deit_base_patch16_225\"", "deit_base_patch16_224");
+}
+
+#[test]
 fn image_size_is_one_number_or_height_and_width() {
-    assert_eq!(parse("image_size = 96").image_size.hw(), [96, 96]);
-    assert_eq!(parse("image_size = [32, 64]").image_size, ImageSize::HeightWidth([32, 64]));
+    assert_eq!(parse("image_size = 96").image(), [96, 96]);
+    assert_eq!(parse("image_size = [32, 64]").image_size, Some(ImageSize::HeightWidth([32, 64])));
     let architecture = parse("image_size = [1072, 1920]").resolve().expect("1080p");
     assert_eq!(architecture.grid(), [67, 120]);
     unreadable("image_size = \"224\"", "224, or [height, width]");
@@ -145,6 +177,10 @@ fn resolved_is_complete_valid_and_a_fixed_point() {
     for text in [
         "",
         "preset = \"tiny\"\nimage_size = [32, 64]\nclasses = 2",
+        "preset = \"deit3_small_patch16_384\"\nlayer_scale = 0",
+        "preset = \"vit_base_patch16_224.augreg_in21k\"",
+        "preset = \"vit_medium_patch16_gap_256\"",
+        "preset = \"deit_base_distilled_patch16_384\"\nimage_size = [192, 288]",
         "[attention]\nkind = \"hydra\"",
         "[attention]\nkernel = \"tanh\"\noverrides = [{ kind = \"linear\", place = \"back\", count = 2 }]",
         "[attention]\nkind = \"linear\"\noverrides = [{ kind = \"hydra\", place = \"back\", count = 12 }]",

@@ -24,6 +24,18 @@ fn parameters_are_timms() {
     }
 }
 
+/// `scripts/reference/model_presets.py` counted them in timm, with 1000 classes.
+#[test]
+fn every_presets_parameters_are_timms() {
+    let counts: std::collections::BTreeMap<String, u64> =
+        serde_json::from_str(include_str!("fixtures/parameters.json")).expect("a sound fixture");
+    assert!(counts.len() > 80);
+    for (preset, parameters) in counts {
+        let architecture = architecture(&format!("preset = \"{preset}\"\nclasses = 1000"));
+        assert_eq!(cost(&architecture).parameters(), parameters, "{preset}");
+    }
+}
+
 #[test]
 fn counted_parameters_are_those_of_the_network() {
     for text in

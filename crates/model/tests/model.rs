@@ -28,6 +28,19 @@ const MIXED: &str = "
         { kind = \"hydra\", kernel = \"elu1\", layers = [2] },
     ]";
 
+/// Every part beyond a plain network, in combinations, under the mixed plan.
+const FAMILY: [&str; 5] = [
+    "distilled = true\nlayer_scale = 0.1",
+    "no_embed_class = true\nregisters = 2\nlayer_scale = 0.1\nnorm_eps = 1e-3",
+    "pool = \"avg\"\nregisters = 1\npatch_bias = false",
+    "pool = \"avg\"\nclass_token = false\nfc_norm = false\nqkv_bias = false",
+    "distilled = true\nno_embed_class = true\nstochastic_depth_mode = \"constant\"",
+];
+
+fn family() -> impl Iterator<Item = Architecture> {
+    FAMILY.iter().map(|text| architecture(&format!("{text}\n{MIXED}")))
+}
+
 fn architecture(text: &str) -> Architecture {
     toml::from_str::<ModelConfig>(text).expect("a readable config").resolve().expect("a possible architecture")
 }
@@ -58,12 +71,15 @@ fn image_shape(architecture: &Architecture, batch: usize) -> [usize; 4] {
 
 #[test]
 fn forward_equals_plain_loops_in_float64() {
+    std::iter::once(architecture(MIXED)).chain(family()).for_each(|architecture| forward_equals_plain_loops(&architecture));
+}
+
+fn forward_equals_plain_loops(architecture: &Architecture) {
     let device = Device::flex();
-    let architecture = architecture(MIXED);
-    let model = randomised(&architecture, &device);
+    let model = randomised(architecture, &device);
     let batch = 3;
-    let pixels = images(&architecture, batch);
-    let reference = reference::Vit::new(&architecture, &timm::export(&model));
+    let pixels = images(architecture, batch);
+    let reference = reference::Vit::new(architecture, &timm::export(&model));
     let scales = vec![[1.0; 2]; architecture.depth];
 
     let mut logits = Vec::new();
@@ -72,7 +88,7 @@ fn forward_equals_plain_loops_in_float64() {
         logits.extend(reference.forward(image, &scales));
         tokens.extend(reference.tokens(image, &scales));
     }
-    let input = tensor(&pixels, image_shape(&architecture, batch), &device);
+    let input = tensor(&pixels, image_shape(architecture, batch), &device);
     assert_close(&values(model.tokens(input.clone())), &tokens, 1e-5, "tokens");
     assert_close(&values(model.forward(input, None)), &logits, 1e-5, "logits");
 }
@@ -112,6 +128,27 @@ fn stochastic_depth_scales_each_branch_of_each_sample() {
         expected.extend(reference.forward(image, &scales));
     }
     assert_close(&values(logits), &expected, 1e-5, "logits");
+}
+
+/// New parts draw in their place and leave the draws of the others as they were.
+#[test]
+fn new_parts_are_drawn_as_documented() {
+    let draws = |text: &str| timm::export(&architecture(text).init(&mut SplitMix(0), &Device::flex()));
+    let plain = draws(MIXED);
+    let value = |tensors: &[timm::NamedTensor], name: &str| {
+        tensors.iter().find(|tensor| tensor.name == name).unwrap_or_else(|| panic!("{name}")).values.clone()
+    };
+    let distilled = draws(&format!("distilled = true\nlayer_scale = 0.25\n{MIXED}"));
+    assert_eq!(value(&distilled, "cls_token"), value(&plain, "cls_token"));
+    // The distillation token takes the draws that begin the plain network's position embedding.
+    assert_eq!(value(&distilled, "dist_token"), value(&plain, "pos_embed")[..24]);
+    assert_eq!(value(&distilled, "blocks.3.ls2.gamma"), [0.25; 24]);
+    assert_ne!(value(&distilled, "head_dist.weight"), value(&distilled, "head.weight"));
+
+    let registers = draws(&format!("registers = 2\n{MIXED}"));
+    for (register, position) in value(&registers, "reg_token").iter().zip(value(&plain, "pos_embed")) {
+        assert!((register / 1e-6 - position / 0.02).abs() < 1e-4, "{register} and {position}");
+    }
 }
 
 #[test]
@@ -164,8 +201,12 @@ fn the_patch_embedding_is_a_convolution() {
     let model = randomised(&architecture, &device);
     let input: Tensor<4> = tensor(&images(&architecture, 2), image_shape(&architecture, 2), &device);
     let proj = &model.patch_embed.proj;
-    let convolved =
-        module::conv2d(input.clone(), proj.weight.val(), Some(proj.bias.val()), ConvOptions::new([8, 8], [0, 0], [1, 1], 1));
+    let convolved = module::conv2d(
+        input.clone(),
+        proj.weight.val(),
+        proj.bias.as_ref().map(|bias| bias.val()),
+        ConvOptions::new([8, 8], [0, 0], [1, 1], 1),
+    );
     let [batch, width, rows, columns] = convolved.dims();
     let expected = convolved.reshape([batch, width, rows * columns]).swap_dims(1, 2);
     let actual = model.patch_embed.forward(input, FloatDType::F32);
@@ -300,12 +341,15 @@ fn parameters_have_timms_names_and_lasting_ids() {
 
 #[test]
 fn every_parameter_gets_a_gradient_on_an_autodiff_device() {
+    std::iter::once(architecture(MIXED)).chain(family()).for_each(|architecture| every_parameter_gets_a_gradient(&architecture));
+}
+
+fn every_parameter_gets_a_gradient(architecture: &Architecture) {
     let device = Device::flex().autodiff();
-    let architecture = architecture(MIXED);
-    let model = randomised(&architecture, &device);
+    let model = randomised(architecture, &device);
     assert!(parameters(&model).iter().all(|(_, _, tracked)| *tracked));
 
-    let input = tensor(&images(&architecture, 2), image_shape(&architecture, 2), &device);
+    let input = tensor(&images(architecture, 2), image_shape(architecture, 2), &device);
     let scales = Tensor::ones([architecture.depth, 2, 2], &device) * 1.5;
     let logits = model.forward(input, Some(scales));
     let weighting = tensor(&unit_values(&mut rng(3), 10), [2, 5], &device);
@@ -336,16 +380,21 @@ fn every_parameter_gets_a_gradient_on_an_autodiff_device() {
 /// The derivative of the loss along the gradient, in float64 by central differences, is the gradient's squared norm.
 #[test]
 fn parameter_gradients_equal_central_differences_in_float64() {
+    std::iter::once(architecture(MIXED))
+        .chain(family())
+        .for_each(|architecture| gradients_equal_central_differences(&architecture));
+}
+
+fn gradients_equal_central_differences(architecture: &Architecture) {
     let device = Device::flex().autodiff();
-    let architecture = architecture(MIXED);
-    let model = randomised(&architecture, &device);
-    let pixels = images(&architecture, 1);
+    let model = randomised(architecture, &device);
+    let pixels = images(architecture, 1);
     let weighting = unit_values(&mut rng(3), 5);
     let scales = vec![[1.5, 0.5]; architecture.depth];
     let flat: Vec<f64> = scales.iter().flatten().copied().collect();
 
     let logits = model.forward(
-        tensor(&pixels, image_shape(&architecture, 1), &device),
+        tensor(&pixels, image_shape(architecture, 1), &device),
         Some(tensor(&flat, [architecture.depth, 2, 1], &device)),
     );
     let gradients = (logits * tensor(&weighting, [1, 5], &device)).sum().backward();
@@ -372,7 +421,7 @@ fn parameter_gradients_equal_central_differences_in_float64() {
             .expect("parameters are not empty");
         for index in [largest, gradient.len() / 2] {
             let loss = |shift: f64| -> f64 {
-                let mut reference = reference::Vit::new(&architecture, &tensors);
+                let mut reference = reference::Vit::new(architecture, &tensors);
                 reference.shift(name, index, shift);
                 let logits = reference.forward(&pixels, &scales);
                 logits.iter().zip(&weighting).map(|(a, b)| a * b).sum()

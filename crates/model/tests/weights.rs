@@ -48,7 +48,7 @@ fn import_keeps_ids_and_frozen_parameters() {
     let loaded = import(model, &[], take(&tensors)).expect("it fits");
     assert_eq!(loaded.head.weight.id, id);
     assert!(!loaded.head.weight.val().is_require_grad());
-    assert!(loaded.norm.gamma.val().is_require_grad());
+    assert!(loaded.norm.expect("a norm").gamma.val().is_require_grad());
 }
 
 #[test]

@@ -43,35 +43,61 @@ pub fn export(model: &VisionTransformer) -> Vec<NamedTensor> {
 
 /// The names and timm shapes of an architecture's parameters, in model order.
 pub fn expected(architecture: &Architecture) -> Vec<(String, Vec<usize>)> {
-    let Architecture { patch, channels, classes, width, mlp_hidden, qkv_bias, .. } = *architecture;
-    let mut list: Vec<(String, Vec<usize>)> = Vec::new();
-    let linear = |list: &mut Vec<(String, Vec<usize>)>, name: &str, out, into, bias| {
-        list.push((format!("{name}.weight"), vec![out, into]));
-        if bias {
-            list.push((format!("{name}.bias"), vec![out]));
-        }
-    };
-    let norm = |list: &mut Vec<(String, Vec<usize>)>, name: &str| {
-        list.push((format!("{name}.weight"), vec![width]));
-        list.push((format!("{name}.bias"), vec![width]));
-    };
+    let Architecture { patch, channels, classes, width, mlp_hidden, registers, .. } = *architecture;
+    let [rows, columns] = architecture.grid();
+    let mut list = List::default();
 
-    list.push(("cls_token".into(), vec![1, 1, width]));
-    list.push(("pos_embed".into(), vec![1, architecture.tokens(), width]));
-    list.push(("patch_embed.proj.weight".into(), vec![width, channels, patch, patch]));
-    list.push(("patch_embed.proj.bias".into(), vec![width]));
+    list.push_if(architecture.class_token, "cls_token", &[1, 1, width]);
+    list.push_if(registers > 0, "reg_token", &[1, registers, width]);
+    list.push("pos_embed", &[1, architecture.embedded_prefix_tokens() + rows * columns, width]);
+    list.push_if(architecture.distilled, "dist_token", &[1, 1, width]);
+    list.push("patch_embed.proj.weight", &[width, channels, patch, patch]);
+    list.push_if(architecture.patch_bias, "patch_embed.proj.bias", &[width]);
     for block in 0..architecture.depth {
         let at = |part: &str| format!("blocks.{block}.{part}");
-        norm(&mut list, &at("norm1"));
-        linear(&mut list, &at("attn.qkv"), 3 * width, width, qkv_bias);
-        linear(&mut list, &at("attn.proj"), width, width, true);
-        norm(&mut list, &at("norm2"));
-        linear(&mut list, &at("mlp.fc1"), mlp_hidden, width, true);
-        linear(&mut list, &at("mlp.fc2"), width, mlp_hidden, true);
+        let scaled = architecture.layer_scale.is_some();
+        list.norm(true, &at("norm1"), width);
+        list.linear(&at("attn.qkv"), 3 * width, width, architecture.qkv_bias);
+        list.linear(&at("attn.proj"), width, width, true);
+        list.push_if(scaled, &at("ls1.gamma"), &[width]);
+        list.norm(true, &at("norm2"), width);
+        list.linear(&at("mlp.fc1"), mlp_hidden, width, true);
+        list.linear(&at("mlp.fc2"), width, mlp_hidden, true);
+        list.push_if(scaled, &at("ls2.gamma"), &[width]);
     }
-    norm(&mut list, "norm");
-    linear(&mut list, "head", classes, width, true);
-    list
+    list.norm(!architecture.fc_norm, "norm", width);
+    list.norm(architecture.fc_norm, "fc_norm", width);
+    list.linear("head", classes, width, true);
+    if architecture.distilled {
+        list.linear("head_dist", classes, width, true);
+    }
+    list.0
+}
+
+/// Names and shapes in the making.
+#[derive(Default)]
+struct List(Vec<(String, Vec<usize>)>);
+
+impl List {
+    fn push(&mut self, name: &str, shape: &[usize]) {
+        self.0.push((name.to_owned(), shape.to_vec()));
+    }
+
+    fn push_if(&mut self, present: bool, name: &str, shape: &[usize]) {
+        if present {
+            self.push(name, shape);
+        }
+    }
+
+    fn linear(&mut self, name: &str, out: usize, into: usize, bias: bool) {
+        self.push(&format!("{name}.weight"), &[out, into]);
+        self.push_if(bias, &format!("{name}.bias"), &[out]);
+    }
+
+    fn norm(&mut self, present: bool, name: &str, width: usize) {
+        self.push_if(present, &format!("{name}.weight"), &[width]);
+        self.push_if(present, &format!("{name}.bias"), &[width]);
+    }
 }
 
 /// The model with every parameter replaced by the tensor of its name.
@@ -96,6 +122,11 @@ pub fn import(
         missing.nearest = nearest(&missing.name, &error.unexpected);
     }
     if error.is_empty() { Ok(model) } else { Err(error) }
+}
+
+/// The model with the parameters that `fetch` gives a tensor of the right shape for; the others as they were.
+pub(crate) fn replace(model: VisionTransformer, fetch: impl FnMut(&str) -> Option<NamedTensor>) -> VisionTransformer {
+    model.map(&mut Write { path: Vec::new(), fetch, asked: BTreeSet::new(), error: WeightsError::default() })
 }
 
 /// The candidate most like `name`, where one is like it at all.
@@ -198,10 +229,38 @@ fn floats(data: TensorData) -> Vec<f32> {
 }
 
 /// A row-major `[rows, columns]` matrix as `[columns, rows]`.
-fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    let mut transposed = Vec::with_capacity(values.len());
-    for column in 0..columns {
-        transposed.extend((0..rows).map(|row| values[row * columns + column]));
+pub(crate) fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    // Tiles that fit the first cache: a plain loop misses it once a value.
+    const TILE: usize = 32;
+    let mut transposed = vec![0.0; rows * columns];
+    for top in (0..rows).step_by(TILE) {
+        for left in (0..columns).step_by(TILE) {
+            for column in left..(left + TILE).min(columns) {
+                let end = (top + TILE).min(rows);
+                let target = &mut transposed[column * rows + top..column * rows + end];
+                for (row, value) in (top..end).zip(target) {
+                    *value = values[row * columns + column];
+                }
+            }
+        }
     }
     transposed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::transpose;
+
+    #[test]
+    fn transposing_moves_every_value() {
+        for (rows, columns) in [(1, 1), (1, 70), (33, 64), (65, 31), (3, 2)] {
+            let values: Vec<f32> = (0..rows * columns).map(|value| value as f32).collect();
+            let transposed = transpose(&values, rows, columns);
+            for row in 0..rows {
+                for column in 0..columns {
+                    assert_eq!(transposed[column * rows + row], values[row * columns + column]);
+                }
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The formulas in float64, in plain loops, one image at a time. Nothing here is fast or shares code with the crate.
 
 use manyheads_model::weights::timm::NamedTensor;
-use manyheads_model::{Architecture, AttentionKind, Kernel, LayerAttention};
+use manyheads_model::{Architecture, AttentionKind, Kernel, LayerAttention, Pool};
 use std::collections::HashMap;
 
 /// phi over one token's features.
@@ -156,12 +156,28 @@ impl<'a> Vit<'a> {
 
     /// Logits of one image `[channels, height, width]`. `scales` holds the factors of the attention and the MLP branch per block.
     pub fn forward(&self, image: &[f64], scales: &[[f64; 2]]) -> Vec<f64> {
+        let width = self.architecture.width;
         let tokens = self.tokens(image, scales);
-        let class = &tokens[..self.architecture.width];
-        self.linear("head", class, self.architecture.width)
+        let mut read = tokens[..width].to_vec();
+        if self.architecture.pool == Pool::Avg {
+            let patches = &tokens[self.architecture.prefix_tokens() * width..];
+            let count = (patches.len() / width) as f64;
+            read = (0..width).map(|i| patches.iter().skip(i).step_by(width).sum::<f64>() / count).collect();
+        }
+        if self.architecture.fc_norm {
+            read = self.norm("fc_norm", &read);
+        }
+        let logits = self.linear("head", &read, width);
+        match self.architecture.distilled {
+            true => {
+                let second = self.linear("head_dist", &tokens[width..2 * width], width);
+                logits.iter().zip(second).map(|(a, b)| (a + b) / 2.0).collect()
+            }
+            false => logits,
+        }
     }
 
-    /// Tokens after the last norm, `[tokens, width]`.
+    /// Tokens after the last norm before pooling, `[tokens, width]`.
     pub fn tokens(&self, image: &[f64], scales: &[[f64; 2]]) -> Vec<f64> {
         let width = self.architecture.width;
         let mut x = self.embed(image);
@@ -172,7 +188,8 @@ impl<'a> Vit<'a> {
                 qkv.chunks(3 * width).flat_map(|row| row[index * width..(index + 1) * width].to_vec()).collect()
             };
             let mixed = attention(*layer, &part(0), &part(1), &part(2), width, self.architecture.heads);
-            add(&mut x, &self.linear(&at("attn.proj"), &mixed, width), scales[block][0]);
+            let attended = self.layer_scale(&at("ls1.gamma"), self.linear(&at("attn.proj"), &mixed, width));
+            add(&mut x, &attended, scales[block][0]);
 
             let hidden: Vec<f64> = self
                 .linear(&at("mlp.fc1"), &self.norm(&at("norm2"), &x), width)
@@ -180,20 +197,27 @@ impl<'a> Vit<'a> {
                 .map(|v| 0.5 * v * (1.0 + erf(v / std::f64::consts::SQRT_2)))
                 .collect();
             let out = self.linear(&at("mlp.fc2"), &hidden, self.architecture.mlp_hidden);
-            add(&mut x, &out, scales[block][1]);
+            add(&mut x, &self.layer_scale(&at("ls2.gamma"), out), scales[block][1]);
         }
-        self.norm("norm", &x)
+        if self.architecture.fc_norm { x } else { self.norm("norm", &x) }
+    }
+
+    fn layer_scale(&self, name: &str, mut x: Vec<f64>) -> Vec<f64> {
+        if let Some(gamma) = self.weights.get(name) {
+            x.chunks_mut(gamma.len()).flat_map(|row| row.iter_mut().zip(gamma)).for_each(|(value, gamma)| *value *= gamma);
+        }
+        x
     }
 
     fn embed(&self, image: &[f64]) -> Vec<f64> {
         let Architecture { image: [height, width], patch, channels, width: features, .. } = *self.architecture;
         let weight = &self.weights["patch_embed.proj.weight"];
-        let bias = &self.weights["patch_embed.proj.bias"];
-        let mut x = self.weights["cls_token"].clone();
+        let bias = self.weights.get("patch_embed.proj.bias");
+        let mut x = Vec::new();
         for row in 0..height / patch {
             for column in 0..width / patch {
                 for feature in 0..features {
-                    let mut sum = bias[feature];
+                    let mut sum = bias.map_or(0.0, |bias| bias[feature]);
                     for c in 0..channels {
                         for i in 0..patch {
                             for j in 0..patch {
@@ -206,8 +230,17 @@ impl<'a> Vit<'a> {
                 }
             }
         }
-        add(&mut x, &self.weights["pos_embed"], 1.0);
-        x
+        let positions = &self.weights["pos_embed"];
+        if self.architecture.no_embed_class {
+            add(&mut x, positions, 1.0);
+        }
+        let prefix = ["cls_token", "dist_token", "reg_token"].iter().filter_map(|name| self.weights.get(*name));
+        let mut tokens: Vec<f64> = prefix.flatten().copied().collect();
+        tokens.append(&mut x);
+        if !self.architecture.no_embed_class {
+            add(&mut tokens, positions, 1.0);
+        }
+        tokens
     }
 
     fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
@@ -218,7 +251,7 @@ impl<'a> Vit<'a> {
                 let count = row.len() as f64;
                 let mean = row.iter().sum::<f64>() / count;
                 let variance = row.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
-                let deviation = (variance + 1e-6).sqrt();
+                let deviation = (variance + self.architecture.norm_eps).sqrt();
                 (0..row.len()).map(|i| (row[i] - mean) / deviation * weight[i] + bias[i]).collect::<Vec<_>>()
             })
             .collect()
