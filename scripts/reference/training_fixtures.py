@@ -2,10 +2,16 @@
 
     pip install torch timm && python scripts/reference/training_fixtures.py
 
-Writes crates/trainer/tests/fixtures/training.json: loss, learning rate and gradient norm of each of twelve steps of a small Vision
-Transformer, and the sum and norm of every parameter after them. Initial weights and images come from formulas, so that nothing large
-is stored. The recipe is DeiT's: AdamW with its decay groups, smoothed soft targets, warm-up and cosine of timm by step, and besides
-clipping of the global norm. Computed in f32 on the CPU, as the tests do.
+Writes crates/trainer/tests/fixtures/training.json: for each of several recipes loss, learning rate and gradient norm of each of twelve
+steps of a small Vision Transformer, and the sum and norm of every parameter and of its average (EMA) after them. Initial weights and
+images come from formulas, so that nothing large is stored. The recipes:
+
+- deit: AdamW with DeiT's decay groups, smoothed soft targets, timm's warm-up and cosine by step, clipping of the global norm, EMA.
+- lamb: timm's LAMB with binary cross-entropy, as DeiT III trains.
+- sgd: Nesterov's momentum with coupled weight decay.
+- layers: AdamW with timm's layer-wise decay of the learning rate, the patch embedding frozen, EMA with timm's warm-up.
+
+Computed in f32 on the CPU, as the tests do.
 """
 
 import json
@@ -15,7 +21,9 @@ from pathlib import Path
 import timm
 import torch
 from timm.loss import SoftTargetCrossEntropy
+from timm.optim import Lamb, param_groups_layer_decay
 from timm.scheduler import CosineLRScheduler
+from timm.utils import ModelEmaV3
 from timm.models.vision_transformer import VisionTransformer
 
 OUT = Path(__file__).resolve().parents[2] / "crates/trainer/tests/fixtures/training.json"
@@ -30,9 +38,7 @@ def formula(count: int, scale: float, phase: float) -> torch.Tensor:
     return (scale * torch.sin(1.7 * index + phase)).to(torch.float32)
 
 
-def main() -> None:
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
+def network() -> VisionTransformer:
     model = VisionTransformer(img_size=16, patch_size=8, num_classes=CLASSES, embed_dim=16, depth=2, num_heads=2, mlp_ratio=2)
     with torch.no_grad():
         for number, (name, parameter) in enumerate(model.named_parameters()):
@@ -40,39 +46,67 @@ def main() -> None:
             if "norm" in name and name.endswith("weight"):
                 values += 1.0
             parameter.copy_(values)
+    return model
 
+
+def run(recipe: str) -> dict:
+    model = network()
+    if recipe == "layers":
+        model.patch_embed.requires_grad_(False)
     skip = {"pos_embed", "cls_token"}
-    decayed = [p for n, p in model.named_parameters() if p.ndim > 1 and not n.endswith(".bias") and n not in skip]
-    plain = [p for n, p in model.named_parameters() if p.ndim <= 1 or n.endswith(".bias") or n in skip]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}], lr=PEAK, betas=(0.9, 0.999), eps=1e-8
-    )
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    decayed = [p for n, p in trained if p.ndim > 1 and not n.endswith(".bias") and n not in skip]
+    plain = [p for n, p in trained if p.ndim <= 1 or n.endswith(".bias") or n in skip]
+    groups = [{"params": decayed, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}]
+    if recipe == "lamb":
+        optimizer = Lamb(groups, lr=PEAK, betas=(0.9, 0.999), eps=1e-8, max_grad_norm=1.0)
+    elif recipe == "sgd":
+        optimizer = torch.optim.SGD(groups, lr=PEAK, momentum=0.9, nesterov=True)
+    elif recipe == "layers":
+        groups = param_groups_layer_decay(model, weight_decay=0.05, no_weight_decay_list=skip, layer_decay=0.7)
+        optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.999), eps=1e-8)
+    else:
+        optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.999), eps=1e-8)
     scheduler = CosineLRScheduler(
         optimizer, t_initial=EPOCHS * STEPS_PER_EPOCH, lr_min=MIN, warmup_t=WARMUP_EPOCHS * STEPS_PER_EPOCH, warmup_lr_init=WARMUP,
         t_in_epochs=False,
     )
-    criterion = SoftTargetCrossEntropy()
+    average = ModelEmaV3(model, decay=0.9, use_warmup=recipe == "layers")
+    criterion = torch.nn.BCEWithLogitsLoss() if recipe == "lamb" else SoftTargetCrossEntropy()
     steps = []
     for step in range(STEPS_PER_EPOCH * EPOCHS):
         scheduler.step_update(step)
+        rate = max(group["lr"] for group in optimizer.param_groups)
         images = formula(BATCH * 3 * 16 * 16, 1.0, 0.1 * step).reshape(BATCH, 3, 16, 16)
         labels = torch.tensor([(step + 2 * sample) % CLASSES for sample in range(BATCH)])
-        targets = torch.full((BATCH, CLASSES), SMOOTHING / CLASSES)
-        targets.scatter_(1, labels[:, None], 1 - SMOOTHING + SMOOTHING / CLASSES)
+        smoothing = 0.0 if recipe == "lamb" else SMOOTHING
+        targets = torch.full((BATCH, CLASSES), smoothing / CLASSES)
+        targets.scatter_(1, labels[:, None], 1 - smoothing + smoothing / CLASSES)
         loss = criterion(model(images), targets)
         optimizer.zero_grad()
         loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        limit = CLIP if recipe in ("deit", "layers") else math.inf
+        norm = torch.nn.utils.clip_grad_norm_([p for _, p in trained], limit)
         optimizer.step()
-        steps.append({"loss": loss.item(), "learning_rate": optimizer.param_groups[0]["lr"], "gradient_norm": norm.item()})
-
-    parameters = [
-        {"name": name, "sum": p.detach().double().sum().item(), "norm": p.detach().double().norm().item()}
-        for name, p in model.named_parameters()
-    ]
+        average.update(model, step=step + 1 if recipe == "layers" else None)
+        steps.append({"loss": loss.item(), "learning_rate": rate, "gradient_norm": norm.item()})
     assert all(math.isfinite(step["loss"]) for step in steps)
+
+    def summary(module: torch.nn.Module) -> list[dict]:
+        return [
+            {"name": name, "sum": p.detach().double().sum().item(), "norm": p.detach().double().norm().item()}
+            for name, p in module.named_parameters()
+        ]
+
+    return {"steps": steps, "parameters": summary(model), "average": summary(average.module)}
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
     versions = {"torch": torch.__version__, "timm": timm.__version__}
-    OUT.write_text(json.dumps({"versions": versions, "steps": steps, "parameters": parameters}, indent=1) + "\n")
+    runs = {recipe: run(recipe) for recipe in ("deit", "lamb", "sgd", "layers")}
+    OUT.write_text(json.dumps({"versions": versions, **runs}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
 //! `manyheads`: train Vision Transformers, resume them, evaluate them.
 
+mod bench;
+mod data;
 mod eval;
 mod info;
+mod predict;
 mod resume;
 mod train;
+mod weights;
+mod weights_options;
 
 use std::process::ExitCode;
 
@@ -28,7 +33,11 @@ enum Command {
     Train(train::Args),
     Resume(resume::Args),
     Eval(eval::Args),
+    Predict(predict::Args),
     Info(info::Args),
+    Data(data::Args),
+    Weights(weights::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,7 +48,11 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run(args),
         Command::Resume(args) => resume::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Predict(args) => predict::run(args),
         Command::Info(args) => info::run(args),
+        Command::Data(args) => data::run(args),
+        Command::Weights(args) => weights::run(args),
+        Command::Bench(args) => bench::run(args),
     });
     match result {
         Ok(Ok(code)) => code,

@@ -33,7 +33,7 @@ fn wrong_configurations_are_explained() {
         ("[train]\nepochs = 3\nepochs = 4\n", &["not valid TOML", "c.toml:3:1", "duplicate"]),
         ("[data]\nsource = \"embeded\"\n", &["unknown value `embeded`", "`embedded`", "c.toml:2:10"]),
         ("[model.attention]\nkind = \"hidra\"\n", &["unknown value `hidra`", "`hydra`"]),
-        ("[model]\npreset = \"huge\"\n", &["unknown value `huge`", "tiny, small, base, large"]),
+        ("[model]\npreset = \"huge\"\n", &["c.toml:2:10", "no preset is named \"huge\"", "large"]),
         // PaddleViT#74: heads that do not divide the width were rounded down.
         ("[model]\nwidth = 192\nheads = 7\n", &["c.toml:3:1", "7", "192"]),
         ("[model]\nimage_size = 225\n", &["c.toml:2:1", "225", "16"]),

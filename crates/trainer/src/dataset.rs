@@ -1,18 +1,21 @@
 //! From the configuration's `[data]`, `[augment]` and `[eval]` to loaders.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-use manyheads_data::source::{embedded::FashionMnist, folder::Folder, tar::Tar};
+use manyheads_data::augment::{ColorJitter, Fill, RandomErasing};
+use manyheads_data::source::embedded::FashionMnist;
+use manyheads_data::source::{Form, OpenOptions, open};
 use manyheads_data::{
-    EvalTransform, Interpolation, Loader, LoaderConfig, OnError, RandomResizedCrop, Source, TrainTransform, Transform,
-    check_same_classes,
+    CropMode, EvalTransform, Interpolation, Loader, LoaderConfig, OnError, RandomResizedCrop, Source, TrainCrop, TrainTransform,
+    Transform, check_same_classes,
 };
 use manyheads_model::Architecture;
 use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{DataFingerprint, hex};
-use crate::config::{self, AugmentConfig, BadImage, Config, Crop, DataSource};
+use crate::config::{self, AugmentConfig, BadImage, Config, Crop, DataConfig, DataSource, ErasingFill};
 use crate::error::{Error, Result};
 
 /// The two halves of a dataset, with the same classes.
@@ -29,7 +32,7 @@ impl Datasets {
     /// # Errors
     /// Where one cannot be opened, or the classes differ.
     pub fn open(config: &Config) -> Result<Self> {
-        let train = open_half(config, "data.train", config.data.train.as_deref(), FashionMnist::train)?;
+        let train = open_train(config)?;
         let val = open_val(config)?;
         check_same_classes(&*train, &*val)?;
         Ok(Self { train, val })
@@ -59,7 +62,7 @@ impl Datasets {
 }
 
 /// Hash of labels and file names in their order. The folders above are left out, so that a dataset may be moved.
-fn files_hash(source: &dyn Source) -> String {
+pub fn files_hash(source: &dyn Source) -> String {
     let mut hash = Sha256::new();
     for index in 0..source.len() {
         let name = source.name(index);
@@ -70,35 +73,114 @@ fn files_hash(source: &dyn Source) -> String {
     hex(&hash.finalize())
 }
 
-/// Opens the held-out images alone, as evaluation needs no others.
+/// Opens the training images.
+///
+/// # Errors
+/// Where they cannot be opened.
+pub fn open_train(config: &Config) -> Result<Arc<dyn Source>> {
+    let data = &config.data;
+    match data.source {
+        DataSource::Embedded => Ok(Arc::new(FashionMnist::train()?)),
+        form => half("data.train", form, data.train.as_deref(), data.train_labels.as_deref(), data, data.train_split.as_deref()),
+    }
+}
+
+/// Opens the held-out images, as evaluation needs no others.
 ///
 /// # Errors
 /// Where they cannot be opened.
 pub fn open_val(config: &Config) -> Result<Arc<dyn Source>> {
-    open_half(config, "data.val", config.data.val.as_deref(), FashionMnist::val)
+    let data = &config.data;
+    match data.source {
+        DataSource::Embedded => Ok(Arc::new(FashionMnist::val()?)),
+        form => half("data.val", form, data.val.as_deref(), data.val_labels.as_deref(), data, data.val_split.as_deref()),
+    }
 }
 
-fn open_half(
-    config: &Config,
+/// Opens images at a path that the command line names. `key` is what errors call it.
+///
+/// # Errors
+/// Where they cannot be opened.
+pub fn open_images(key: &str, path: &Path, labels: Option<&Path>) -> Result<Arc<dyn Source>> {
+    half(key, DataSource::Auto, Some(path), labels, &DataConfig::default(), None)
+}
+
+/// Opens images in any form, with all that their form may need.
+///
+/// # Errors
+/// Where they cannot be opened.
+pub fn open_any(path: &Path, labels: Option<&Path>, class_names: Option<&Path>, split: Option<&str>) -> Result<Arc<dyn Source>> {
+    let to_path = |path: Option<&Path>| path.map(Path::to_path_buf);
+    let options = OpenOptions {
+        form: Form::Auto,
+        labels: to_path(labels),
+        class_names: to_path(class_names),
+        split: split.map(str::to_owned),
+    };
+    Ok(Arc::from(open(path, &options)?))
+}
+
+/// Some images of a source, spread evenly over it.
+pub struct Spread {
+    source: Arc<dyn Source>,
+    count: usize,
+}
+
+impl Spread {
+    /// `count` images of `source`, which has at least as many.
+    pub fn new(source: Arc<dyn Source>, count: usize) -> Self {
+        Self { source, count }
+    }
+
+    fn place(&self, index: usize) -> usize {
+        index * self.source.len() / self.count
+    }
+}
+
+impl Source for Spread {
+    fn len(&self) -> usize {
+        self.count
+    }
+    fn classes(&self) -> &[String] {
+        self.source.classes()
+    }
+    fn label(&self, index: usize) -> usize {
+        self.source.label(self.place(index))
+    }
+    fn name(&self, index: usize) -> String {
+        self.source.name(self.place(index))
+    }
+    fn read(&self, index: usize) -> std::result::Result<Cow<'_, [u8]>, manyheads_data::DataError> {
+        self.source.read(self.place(index))
+    }
+    fn notices(&self) -> &[String] {
+        self.source.notices()
+    }
+}
+
+fn half(
     key: &str,
+    form: DataSource,
     path: Option<&Path>,
-    embedded: fn() -> std::result::Result<FashionMnist, manyheads_data::DataError>,
+    labels: Option<&Path>,
+    data: &DataConfig,
+    split: Option<&str>,
 ) -> Result<Arc<dyn Source>> {
-    let path = path.unwrap_or(Path::new(""));
-    let named = |e: manyheads_data::DataError| Error::Failed(format!("{key}: {e}"));
-    Ok(match config.data.source {
-        DataSource::Embedded => Arc::new(embedded()?),
-        DataSource::Folder if path.is_file() => {
-            let path = path.display();
-            return Err(Error::Failed(format!("{key}: {path} is a file; for a tar file set data.source = \"tar\"")));
-        }
-        DataSource::Tar if path.is_dir() => {
-            let path = path.display();
-            return Err(Error::Failed(format!("{key}: {path} is a folder; for it set data.source = \"folder\"")));
-        }
-        DataSource::Folder => Arc::new(Folder::open(path).map_err(named)?),
-        DataSource::Tar => Arc::new(Tar::open(path).map_err(named)?),
-    })
+    let options = OpenOptions {
+        form: match form {
+            DataSource::Auto | DataSource::Embedded => Form::Auto,
+            DataSource::Folder => Form::Folder,
+            DataSource::Tar => Form::Tar,
+            DataSource::Webdataset => Form::WebDataset,
+            DataSource::Parquet => Form::Parquet,
+            DataSource::Packed => Form::Packed,
+        },
+        labels: labels.map(Path::to_path_buf),
+        class_names: data.class_names.clone(),
+        split: split.map(str::to_owned),
+    };
+    let path = path.ok_or_else(|| Error::Usage(format!("{key}: missing: where are the images?")))?;
+    Ok(Arc::from(open(path, &options).map_err(|e| Error::Failed(format!("{key}: {e}")))?))
 }
 
 fn interpolation(config: config::Interpolation) -> Interpolation {
@@ -121,7 +203,46 @@ fn loader_config(config: &Config, batch_size: usize, shuffle: bool, drop_last: b
             BadImage::Fail => OnError::Fail,
             BadImage::Skip => OnError::Skip,
         },
+        ..LoaderConfig::default()
     }
+}
+
+/// How an image is augmented and prepared for training.
+pub fn train_transform(config: &Config, architecture: &Architecture) -> Transform {
+    let augment = &config.augment;
+    let jitter = ColorJitter { hue: augment.hue_jitter, ..ColorJitter::uniform(augment.color_jitter) };
+    Transform::Train(TrainTransform {
+        size: architecture.image,
+        channels: architecture.channels,
+        crop: match augment.crop {
+            Crop::RandomResized => TrainCrop::RandomResized(RandomResizedCrop {
+                scale: augment.scale.unwrap_or(AugmentConfig::SCALE),
+                ratio: augment.ratio.unwrap_or(AugmentConfig::RATIO),
+            }),
+            Crop::Simple => TrainCrop::Simple,
+            Crop::None => TrainCrop::Squash,
+        },
+        interpolation: interpolation(augment.interpolation),
+        horizontal_flip: augment.horizontal_flip,
+        vertical_flip: augment.vertical_flip,
+        auto_augment: augment.auto.as_deref().and_then(|policy| policy.parse().ok()),
+        color_jitter: (augment.color_jitter > 0.0 || augment.hue_jitter > 0.0).then_some(jitter),
+        grayscale: augment.grayscale,
+        solarize: augment.solarize,
+        gaussian_blur: augment.blur,
+        random_erasing: (augment.erasing > 0.0).then(|| RandomErasing {
+            probability: augment.erasing,
+            fill: match augment.erasing_fill {
+                ErasingFill::Const => Fill::Const,
+                ErasingFill::Rand => Fill::Rand,
+                ErasingFill::Pixel => Fill::Pixel,
+            },
+            count: augment.erasing_count,
+            ..RandomErasing::default()
+        }),
+        mean: config.data.mean().to_vec(),
+        std: config.data.std().to_vec(),
+    })
 }
 
 /// Augmented, shuffled batches.
@@ -129,35 +250,36 @@ fn loader_config(config: &Config, batch_size: usize, shuffle: bool, drop_last: b
 /// # Errors
 /// Where the settings do not fit the images.
 pub fn train_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>) -> Result<Loader> {
-    let augment = &config.augment;
-    let transform = Transform::Train(TrainTransform {
-        size: architecture.image,
-        channels: architecture.channels,
-        random_resized_crop: (augment.crop == Crop::RandomResized).then(|| RandomResizedCrop {
-            scale: augment.scale.unwrap_or(AugmentConfig::SCALE),
-            ratio: augment.ratio.unwrap_or(AugmentConfig::RATIO),
-        }),
-        horizontal_flip: augment.horizontal_flip,
-        interpolation: interpolation(augment.interpolation),
-        mean: config.data.mean.clone(),
-        std: config.data.std.clone(),
-    });
-    let settings = loader_config(config, config.train.batch_size, true, config.train.drop_last);
+    let transform = train_transform(config, architecture);
+    let settings = LoaderConfig {
+        repeats: config.augment.repeats,
+        ..loader_config(config, config.train.batch_size, true, config.train.drop_last)
+    };
     Ok(Loader::new(source, transform, settings)?)
 }
 
-/// Batches for evaluation: every image once, in order. The one transform for training-time and final evaluation.
+/// How an image is prepared for evaluation: the one transform for training-time and final evaluation, and for single images.
+pub fn eval_transform(config: &Config, architecture: &Architecture) -> Transform {
+    Transform::Eval(EvalTransform {
+        size: architecture.image,
+        channels: architecture.channels,
+        crop_pct: config.eval.crop_pct(),
+        crop_mode: match config.eval.crop_mode() {
+            config::CropMode::Center => CropMode::Center,
+            config::CropMode::Squash => CropMode::Squash,
+            config::CropMode::Border => CropMode::Border,
+        },
+        interpolation: interpolation(config.eval.interpolation()),
+        mean: config.data.mean().to_vec(),
+        std: config.data.std().to_vec(),
+    })
+}
+
+/// Batches for evaluation: every image once, in order.
 ///
 /// # Errors
 /// Where the settings do not fit the images.
 pub fn eval_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>) -> Result<Loader> {
-    let transform = Transform::Eval(EvalTransform {
-        size: architecture.image,
-        channels: architecture.channels,
-        crop_pct: config.eval.crop_pct,
-        interpolation: interpolation(config.eval.interpolation),
-        mean: config.data.mean.clone(),
-        std: config.data.std.clone(),
-    });
+    let transform = eval_transform(config, architecture);
     Ok(Loader::new(source, transform, loader_config(config, config.eval.batch_size, false, false))?)
 }

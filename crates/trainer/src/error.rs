@@ -11,17 +11,21 @@ pub enum Error {
     /// The work itself failed. Exit code 1.
     #[error("{0}")]
     Failed(String),
+    /// A signal stopped the work; what is done is kept where the text says so. Exit code 130.
+    #[error("{0}")]
+    Interrupted(String),
 }
 
 /// Result of the trainer's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The exit code the program ends with: 2 for a wrong command line or configuration, 1 otherwise.
+    /// The exit code the program ends with: 2 for a wrong command line or configuration, 130 after a signal, 1 otherwise.
     pub fn exit_code(&self) -> i32 {
         match self {
             Error::Usage(_) => 2,
             Error::Failed(_) => 1,
+            Error::Interrupted(_) => 130,
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use manyheads_data::Plan;
 use manyheads_model::{LayerCost, MemoryEstimate, cost, training_memory_bytes};
 use serde::Serialize;
 
-use crate::config::{Config, Loaded};
+use crate::config::{Config, Loaded, TrainConfig};
 use crate::dataset::Datasets;
 use crate::error::Result;
 
@@ -181,11 +182,19 @@ impl Info {
     }
 }
 
-/// How many of `train` images an epoch leaves out, because they fill no batch; others in each epoch.
+/// Which of `train` images an epoch does not show: those that fill no batch, and with repeated augmentation most of them; others in
+/// each epoch.
 fn left_out(config: &Config, train: usize) -> String {
-    match train % config.train.batch_size {
-        rest if config.train.drop_last && rest > 0 => format!(" ({rest} left out of each epoch: they fill no batch)"),
-        _ => String::new(),
+    let TrainConfig { batch_size, drop_last, .. } = config.train;
+    let repeats = config.augment.repeats;
+    let shown = Plan::new(train, repeats, 0, 1, batch_size, drop_last).len();
+    if repeats > 1 {
+        let (shown, different) = (group(shown as u64), group((shown / repeats) as u64));
+        return format!(" (an epoch shows about {different} of them {repeats} times, {shown} samples)");
+    }
+    match train - shown.min(train) {
+        0 => String::new(),
+        rest => format!(" ({rest} left out of each epoch: they fill no batch)"),
     }
 }
 

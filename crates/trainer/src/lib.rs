@@ -5,12 +5,17 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod data_tools;
 mod dataset;
 pub mod engine;
 pub mod error;
 pub mod eval;
+mod files;
 pub mod info;
 pub mod log;
+pub mod logits;
+pub mod network;
+pub mod predict;
 pub mod recipe;
 
 pub mod run_dir;

@@ -34,6 +34,11 @@ impl Stop {
         Ok(stop)
     }
 
+    /// The flag that a signal sets, for work that looks at it itself.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
     /// Whether a signal has come.
     pub fn asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -7,9 +7,9 @@ use manyheads_model::{Architecture, cost};
 use crate::config::Config;
 use crate::error::{Error, Result};
 
-/// Bytes of a checkpoint: weights and two moments in f32.
-pub fn checkpoint_bytes(architecture: &Architecture) -> u64 {
-    cost(architecture).parameters() * 12
+/// Bytes of a checkpoint: weights, their average where one is kept, and two moments, in f32.
+pub fn checkpoint_bytes(config: &Config, architecture: &Architecture) -> u64 {
+    cost(architecture).parameters() * if config.ema.enabled { 16 } else { 12 }
 }
 
 /// Compares the free space below `run_dir` with what the kept checkpoints and the one being written take.
@@ -17,7 +17,7 @@ pub fn checkpoint_bytes(architecture: &Architecture) -> u64 {
 /// # Errors
 /// Where it is too little, with both numbers.
 pub fn check(run_dir: &Path, config: &Config, architecture: &Architecture) -> Result<()> {
-    let each = checkpoint_bytes(architecture);
+    let each = checkpoint_bytes(config, architecture);
     // The newest ones, the best one, and the one that is written before an older one goes.
     let count = config.checkpoint.keep as u64 + u64::from(config.checkpoint.keep_best) + 1;
     let needed = each * count;

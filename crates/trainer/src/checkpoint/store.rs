@@ -11,6 +11,7 @@ use super::manifest::Manifest;
 use crate::error::{Error, Result};
 
 const MODEL: &str = "model.safetensors";
+const EMA: &str = "ema.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const CONFIG: &str = "config.toml";
 const MANIFEST: &str = "manifest.json";
@@ -31,6 +32,8 @@ pub struct Store {
 pub struct Parts<'a> {
     /// Weights under timm's names.
     pub model: &'a [NamedTensor],
+    /// The running average of the weights, where one is kept.
+    pub ema: Option<&'a [NamedTensor]>,
     /// Moments of the optimizer.
     pub optimizer: &'a [NamedTensor],
     /// The resolved configuration.
@@ -46,6 +49,8 @@ pub struct Checkpoint {
     pub manifest: Manifest,
     /// Weights by timm's names.
     pub model: HashMap<String, NamedTensor>,
+    /// The running average of the weights, where one was kept.
+    pub ema: Option<HashMap<String, NamedTensor>>,
     /// Moments of the optimizer.
     pub optimizer: HashMap<String, NamedTensor>,
     /// The configuration that it was trained with.
@@ -109,7 +114,7 @@ impl Store {
     /// # Errors
     /// Says what could not be written and that the earlier checkpoints are untouched. Nothing half-written is left.
     pub fn save(&self, mut manifest: Manifest, parts: &Parts<'_>) -> Result<PathBuf> {
-        for tensor in parts.model.iter().chain(parts.optimizer) {
+        for tensor in parts.model.iter().chain(parts.ema.into_iter().flatten()).chain(parts.optimizer) {
             if !tensor.values.iter().all(|value| value.is_finite()) {
                 return Err(Error::Failed(format!(
                     "after step {} the tensor {} is not finite, so checkpoint {} is not written and the earlier ones are kept. \
@@ -156,7 +161,8 @@ impl Store {
         }
         fs::create_dir(writing).map_err(at("create", writing))?;
         manifest.files.clear();
-        for (name, tensors) in [(MODEL, parts.model), (OPTIMIZER, parts.optimizer)] {
+        for (name, tensors) in [(MODEL, Some(parts.model)), (EMA, parts.ema), (OPTIMIZER, Some(parts.optimizer))] {
+            let Some(tensors) = tensors else { continue };
             let path = writing.join(name);
             let entry = write_synced(&path, |out| write_tensors(out, tensors)).map_err(at("write", &path))?;
             manifest.files.insert(name.into(), entry);
@@ -363,19 +369,29 @@ fn load(path: &Path) -> Result<Checkpoint> {
     let manifest = read_manifest(path)?;
     let tensors = |name: &str| read_tensors(&read_verified(path, &manifest, name)?, &path.join(name));
     let (model, optimizer) = (tensors(MODEL)?, tensors(OPTIMIZER)?);
+    let ema = manifest.files.contains_key(EMA).then(|| tensors(EMA)).transpose()?;
     let config = String::from_utf8(read_verified(path, &manifest, CONFIG)?)
         .map_err(|_| Error::Failed(format!("{} is not text", path.join(CONFIG).display())))?;
-    Ok(Checkpoint { path: path.into(), manifest, model, optimizer, config })
+    Ok(Checkpoint { path: path.into(), manifest, model, ema, optimizer, config })
 }
 
-/// Reads the weights of the checkpoint in `path` and what it says of the run, without the optimizer.
+/// Reads the weights of the checkpoint in `path`, or with `ema` their average, and what it says of the run, without the optimizer.
+/// The third part is the file.
 ///
 /// # Errors
 /// Where a file is missing or not as the manifest says.
-pub fn load_model(path: &Path) -> Result<(Manifest, HashMap<String, NamedTensor>)> {
+pub fn load_model(path: &Path, ema: bool) -> Result<(Manifest, HashMap<String, NamedTensor>, PathBuf)> {
     let manifest = read_manifest(path)?;
-    let model = read_tensors(&read_verified(path, &manifest, MODEL)?, &path.join(MODEL))?;
-    Ok((manifest, model))
+    if ema && !manifest.files.contains_key(EMA) {
+        return Err(Error::Failed(format!(
+            "{} holds no averaged weights: the run keeps none (ema.enabled = true)",
+            path.display()
+        )));
+    }
+    let name = if ema { EMA } else { MODEL };
+    let file = path.join(name);
+    let model = read_tensors(&read_verified(path, &manifest, name)?, &file)?;
+    Ok((manifest, model, file))
 }
 
 /// Makes the names in a folder durable.

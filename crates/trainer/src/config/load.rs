@@ -6,7 +6,7 @@ use manyheads_model::Architecture;
 use serde::Deserialize;
 
 use super::Config;
-use super::check;
+use super::check::{self, Images};
 use super::layers::{Layer, merge};
 use super::report::{nearest, render};
 use crate::error::{Error, Result};
@@ -33,7 +33,21 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Loaded> {
         layers.push(setting(set)?);
     }
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    compose(layers, name)
+    compose(layers, name, Images::Both)
+}
+
+/// Like [`load`], for work on images that the configuration need not name.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_images(path: &Path, sets: &[String]) -> Result<Loaded> {
+    let mut layers = Vec::new();
+    read_file(path, &mut Vec::new(), &mut layers)?;
+    for set in sets {
+        layers.push(setting(set)?);
+    }
+    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+    compose(layers, name, Images::Elsewhere)
 }
 
 /// Like [`load`], for a text that is not a file of its own; `origin` is what errors call it.
@@ -45,7 +59,19 @@ pub fn load_text(text: &str, origin: &str, sets: &[String]) -> Result<Loaded> {
     for set in sets {
         layers.push(setting(set)?);
     }
-    compose(layers, None)
+    compose(layers, None, Images::Both)
+}
+
+/// Like [`load_text`], for work on images that the configuration does not name.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_text_without_images(text: &str, origin: &str, sets: &[String]) -> Result<Loaded> {
+    let mut layers = vec![parse(text.into(), origin.into())?];
+    for set in sets {
+        layers.push(setting(set)?);
+    }
+    compose(layers, None, Images::Elsewhere)
 }
 
 /// Reads `path` after the files it extends, so that later layers win.
@@ -148,7 +174,7 @@ fn elsewhere(word: &str) -> Option<String> {
     names.into_iter().find(|(key, _)| *key == near).map(|(_, full)| full)
 }
 
-fn compose(layers: Vec<Layer>, name: Option<String>) -> Result<Loaded> {
+fn compose(layers: Vec<Layer>, name: Option<String>, images: Images) -> Result<Loaded> {
     let mut table = toml::Table::new();
     for layer in &layers {
         merge(&mut table, &layer.table);
@@ -162,15 +188,16 @@ fn compose(layers: Vec<Layer>, name: Option<String>) -> Result<Loaded> {
     })?;
     let mut config = config;
     config.run.name = config.run.name.take().or(name).or(Some("run".into()));
-    resolve(config, layers)
+    resolve(config, layers, images)
 }
 
 /// Checks a composed configuration and writes its defaults out.
-fn resolve(mut config: Config, layers: Vec<Layer>) -> Result<Loaded> {
+fn resolve(mut config: Config, layers: Vec<Layer>, images: Images) -> Result<Loaded> {
     let wrong = |path: &str, message: &str, help: Option<&str>| located(&layers, path, message, help);
     let model_error = |e: manyheads_model::ModelError| wrong(&format!("model.{}", e.key), &e.message, e.help.as_deref());
     let architecture = config.model.resolve().map_err(model_error)?;
-    check::check(&config).map_err(|p| wrong(p.key, &p.message, p.help.as_deref()))?;
+    check::fill_from_preset(&mut config);
+    check::check(&config, &architecture, images).map_err(|p| wrong(p.key, &p.message, p.help.as_deref()))?;
     config.model = config.model.resolved().map_err(model_error)?;
     check::fill(&mut config);
     Ok(Loaded { config, architecture, layers })
@@ -192,7 +219,7 @@ impl Loaded {
     /// # Errors
     /// [`Error::Usage`] pointing at the key.
     pub fn check_data(&self, train_images: usize, classes: usize, class_hint: &str) -> Result<()> {
-        check::check_data(&self.config, train_images, classes, class_hint)
+        check::check_data(&self.config, self.architecture.classes, train_images, classes, class_hint)
             .map_err(|p| self.error(p.key, &p.message, p.help.as_deref()))
     }
 

@@ -5,7 +5,7 @@ use burn::tensor::{Gradients, Tensor};
 use manyheads_model::VisionTransformer;
 
 use crate::error::{Error, Result};
-use crate::recipe::optimizer::Slot;
+use crate::recipe::optimizer::Slots;
 
 /// The gradient of the loss summed over batches: one flat tensor per parameter, without autodiff.
 #[derive(Debug, Default)]
@@ -14,17 +14,19 @@ pub struct GradientSum {
 }
 
 impl GradientSum {
-    /// Adds what one backward pass left for `model`'s parameters, which are `slots`.
+    /// Adds what one backward pass left for the trained ones of `model`'s parameters.
     ///
     /// # Errors
     /// Names a parameter that got no gradient: it would silently stay as it was initialised.
-    pub fn add(&mut self, model: &VisionTransformer, gradients: &mut Gradients, slots: &[Slot]) -> Result<()> {
-        let mut visitor = Collect { gradients, found: Vec::with_capacity(slots.len()) };
+    pub fn add(&mut self, model: &VisionTransformer, gradients: &mut Gradients, slots: &Slots) -> Result<()> {
+        let mut visitor = Collect { gradients, found: Vec::with_capacity(slots.places.len()) };
         model.visit(&mut visitor);
-        let mut found = Vec::with_capacity(slots.len());
-        for (gradient, slot) in visitor.found.into_iter().zip(slots) {
+        let mut found = Vec::with_capacity(slots.trained.len());
+        for (gradient, place) in visitor.found.into_iter().zip(&slots.places) {
+            let Some(place) = place else { continue };
             found.push(gradient.ok_or_else(|| {
-                Error::Failed(format!("the parameter {} got no gradient: it does not take part in the loss", slot.name))
+                let name = &slots.trained[*place].name;
+                Error::Failed(format!("the parameter {name} got no gradient: it does not take part in the loss"))
             })?);
         }
         self.tensors = match self.tensors.is_empty() {
@@ -41,8 +43,7 @@ impl GradientSum {
 
     /// L2 norm of the whole gradient, `[1]`, left on the device.
     pub fn norm(&self) -> Tensor<1> {
-        let squares: Vec<Tensor<1>> = self.tensors.iter().map(|tensor| sum(tensor.clone().square())).collect();
-        sum(Tensor::cat(squares, 0)).sqrt()
+        norm(&self.tensors)
     }
 
     /// Scales the gradient down to `limit` where its `norm` is above it, as `torch.nn.utils.clip_grad_norm_`; nothing is read back.
@@ -57,8 +58,14 @@ impl GradientSum {
     }
 }
 
+/// L2 norm of all `tensors` together, `[1]`, left on the device.
+pub fn norm(tensors: &[Tensor<1>]) -> Tensor<1> {
+    let squares: Vec<Tensor<1>> = tensors.iter().map(|tensor| sum(tensor.clone().square())).collect();
+    sum(Tensor::cat(squares, 0)).sqrt()
+}
+
 /// Sum of a flat tensor in a fixed order: rows first, then over the rows. Burn's full `sum` may add atomically on a GPU.
-fn sum(tensor: Tensor<1>) -> Tensor<1> {
+pub fn sum(tensor: Tensor<1>) -> Tensor<1> {
     let [length] = tensor.dims();
     let rows = 1usize << length.trailing_zeros().min(12);
     let partial = tensor.reshape([rows, length / rows]).sum_dim(1);

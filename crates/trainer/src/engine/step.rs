@@ -1,27 +1,30 @@
 //! One optimizer step: forward and backward over its batches, then one update.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use manyheads_data::Batch;
+use manyheads_data::{Batch, Images};
 use manyheads_model::{Architecture, VisionTransformer};
 
 use super::gradients::GradientSum;
 use crate::checkpoint::PendingStep;
-use crate::config::Config;
+use crate::config::{Config, LossKind};
 use crate::error::{Error, Result};
-use crate::recipe::loss::{smooth_targets, soft_cross_entropy_sum};
-use crate::recipe::optimizer::AdamW;
-use crate::recipe::stochastic_depth;
+use crate::recipe::distillation::Distillation;
+use crate::recipe::ema::Ema;
+use crate::recipe::loss::{binary_cross_entropy_sum, soft_cross_entropy_sum};
+use crate::recipe::optimizer::{Optimizer, Slots};
+use crate::recipe::{mixing, stochastic_depth};
 
-/// The network with its optimizer: everything that a step changes.
+/// The network with its optimizer and its average: everything that a step changes.
 pub struct Learner {
     /// Taken out only while it is being updated.
     model: Option<VisionTransformer>,
-    optimizer: AdamW,
+    optimizer: Optimizer,
+    ema: Option<Ema>,
+    teacher: Option<Distillation>,
     device: Device,
     rates: Vec<f64>,
-    seed: u64,
-    smoothing: f64,
-    clip_norm: f64,
+    classes: usize,
+    config: Config,
 }
 
 /// The gradient of a step, growing batch by batch.
@@ -52,17 +55,33 @@ impl Window {
 
 impl Learner {
     /// A learner for `model`, whose parameters live on `device` with autodiff.
-    pub fn new(model: VisionTransformer, architecture: &Architecture, config: &Config, device: &Device) -> Self {
+    ///
+    /// # Errors
+    /// Where the optimizer's groups do not fit the model.
+    pub fn new(model: VisionTransformer, architecture: &Architecture, config: &Config, device: &Device) -> Result<Self> {
         let device = device.clone().inner();
-        Self {
-            optimizer: AdamW::new(&model, &config.optimizer, &device),
+        let slots = Slots::new(&model, &config.optimizer)?;
+        let model = slots.freeze(model);
+        Ok(Self {
+            ema: Ema::new(&model, &config.ema),
+            optimizer: Optimizer::new(slots, &config.optimizer, &device),
             model: Some(model),
+            teacher: None,
             rates: architecture.drop_path_rates(),
-            seed: config.run.seed,
-            smoothing: config.train.label_smoothing,
-            clip_norm: config.optimizer.clip_norm,
+            classes: architecture.classes,
+            config: config.clone(),
             device,
-        }
+        })
+    }
+
+    /// Learns from a teacher too.
+    pub fn set_teacher(&mut self, teacher: Option<Distillation>) {
+        self.teacher = teacher;
+    }
+
+    /// The teacher, taken away.
+    pub fn take_teacher(&mut self) -> Option<Distillation> {
+        self.teacher.take()
     }
 
     /// The model as it is trained.
@@ -71,13 +90,23 @@ impl Learner {
     }
 
     /// The optimizer.
-    pub fn optimizer(&self) -> &AdamW {
+    pub fn optimizer(&self) -> &Optimizer {
         &self.optimizer
     }
 
     /// The optimizer, to load its state.
-    pub fn optimizer_mut(&mut self) -> &mut AdamW {
+    pub fn optimizer_mut(&mut self) -> &mut Optimizer {
         &mut self.optimizer
+    }
+
+    /// The average of the weights, where one is kept.
+    pub fn ema(&self) -> Option<&Ema> {
+        self.ema.as_ref()
+    }
+
+    /// The average of the weights, to load it.
+    pub fn ema_mut(&mut self) -> Option<&mut Ema> {
+        self.ema.as_mut()
     }
 
     /// Adds a batch's gradient to the step. An empty batch adds nothing.
@@ -89,11 +118,27 @@ impl Learner {
             return Ok(());
         }
         let device = self.device.clone().autodiff();
-        let images = Tensor::from_data(TensorData::new(batch.images, batch.shape), &device);
-        let factors = stochastic_depth::factors(self.seed, batch.epoch, &batch.items, &self.rates, &device);
-        let logits = self.model().forward(images, factors);
-        let [_, classes] = logits.dims();
-        let loss = soft_cross_entropy_sum(logits, smooth_targets(&batch.labels, classes, self.smoothing, &device));
+        let classes = self.classes;
+        let mut batch = batch;
+        let (targets, blend) = mixing::apply(&mut batch, classes, &self.config)?;
+        let targets = Tensor::from_data(TensorData::new(targets, [batch.items.len(), classes]), &device);
+        let values = std::mem::replace(&mut batch.images, Images::F32(Vec::new()));
+        let images = Tensor::<4>::from_data(TensorData::new(pixels(values)?, batch.shape), &device);
+        let seed = self.config.run.seed;
+        let factors = stochastic_depth::factors(seed, batch.epoch, &batch.items, &batch.copies, &self.rates, &device);
+        let taught = self.teacher.as_ref().map(|teacher| teacher.targets(&images, &batch, &blend, classes, &device));
+        let heads = self.model().heads(images, factors);
+        let base = |logits: Tensor<2>| match self.config.train.loss {
+            LossKind::CrossEntropy => soft_cross_entropy_sum(logits, targets),
+            LossKind::Bce => binary_cross_entropy_sum(logits, targets),
+        };
+        let loss = match (&self.teacher, taught) {
+            (Some(teacher), Some(taught)) => {
+                let student = heads.distillation.unwrap_or_else(|| heads.class.clone());
+                teacher.loss(base(heads.class), student, taught)
+            }
+            _ => base(heads.mean()),
+        };
         let value = loss.clone().inner();
         window.loss = Some(match window.loss.take() {
             Some(sum) => sum + value,
@@ -113,8 +158,8 @@ impl Learner {
             gradients.scale(planned as f64 / images as f64);
         }
         let norm = gradients.norm();
-        if self.clip_norm > 0.0 {
-            gradients.clip(norm.clone(), self.clip_norm);
+        if self.config.optimizer.clip_norm > 0.0 {
+            gradients.clip(norm.clone(), self.config.optimizer.clip_norm);
         }
         Some((gradients, StepReport::OnDevice(Box::new([loss, norm]), images as u64)))
     }
@@ -122,8 +167,20 @@ impl Learner {
     /// Applies the step's gradient. `count` is the number of the update from 1.
     pub fn update(&mut self, gradients: GradientSum, learning_rate: f64, count: u64) {
         let model = self.model.take().expect("the model is away only during an update");
-        self.model = Some(self.optimizer.update(model, gradients.into_tensors(), learning_rate, count));
+        let model = self.optimizer.update(model, gradients.into_tensors(), learning_rate, count);
+        if let Some(ema) = &mut self.ema {
+            ema.update(&model, count);
+        }
+        self.model = Some(model);
     }
+}
+
+/// The pixels of a batch as the loader normalised them.
+///
+/// # Errors
+/// Where the loader was set to bytes.
+pub(crate) fn pixels(images: Images) -> Result<Vec<f32>> {
+    images.into_f32().ok_or_else(|| Error::Failed("the loader made bytes where floats were asked for".into()))
 }
 
 impl StepReport {

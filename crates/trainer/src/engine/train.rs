@@ -7,17 +7,20 @@ use burn::module::Module;
 use burn::tensor::Device;
 use manyheads_data::random::{Purpose, stream};
 use manyheads_data::{Batches, Loader};
+use manyheads_model::VisionTransformer;
 use manyheads_model::weights::timm;
 
 use super::device::{self, DeviceName, OpenDevice};
 use super::evaluate::{Score, evaluate};
 use super::step::{Learner, StepReport, Window};
-use crate::checkpoint::{Best, DataFingerprint, FORMAT, Manifest, Newest, Parts, PendingStep, Phase, Store};
+use crate::checkpoint::{Best, Checkpoint, DataFingerprint, FORMAT, Manifest, Newest, Parts, PendingStep, Phase, Store};
 use crate::config::{Config, Loaded};
 use crate::dataset::{Datasets, eval_loader, train_loader};
 use crate::error::{Error, Result};
 use crate::log::jsonl::{Metrics, Record};
 use crate::log::progress::{Console, Meter, Progress};
+use crate::recipe::distillation::Distillation;
+use crate::recipe::ema::Ema;
 use crate::recipe::schedule::Schedule;
 use crate::run_dir::RunDir;
 use crate::signals::Stop;
@@ -59,6 +62,9 @@ pub struct Summary {
 /// # Errors
 /// Where the configuration does not fit the data, or the work fails.
 pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) -> Result<Outcome> {
+    let mut loaded = loaded.clone();
+    check_weights(&mut loaded)?;
+    let loaded = &loaded;
     let config = &loaded.config;
     let console = Console::default();
     let datasets = Datasets::open(config)?;
@@ -66,6 +72,8 @@ pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) ->
     let loaders = Loaders::new(loaded, datasets)?;
     let open = device::open(config, device)?;
     let stop = Stop::on_signals()?;
+    // Before there is a run: weights or a teacher that do not fit leave nothing behind.
+    let learner = learner(loaded, &loaders, &open, true, &console)?;
     let dir = RunDir::create(out, config.run.name.as_deref().unwrap_or("run"))?;
     space::check(dir.path(), config, &loaded.architecture)?;
     Store::new(dir.path()).create()?;
@@ -74,7 +82,7 @@ pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) ->
     let metrics = Metrics::open(dir.path(), 0)?;
     console.say(format!("run {}", dir.path().display()));
     let state = State::start(loaders.fingerprint.clone());
-    Run::new(loaded.clone(), dir, loaders, open, stop, metrics, state, console)?.go()
+    Run::new(loaded.clone(), dir, loaders, open, learner, stop, metrics, state, console)?.go()
 }
 
 /// Continues the run in `run_dir` from its newest sound checkpoint.
@@ -103,7 +111,9 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         dir.note_session(0, &open.label)?;
         let metrics = Metrics::open(dir.path(), 0)?;
         let state = State::start(loaders.fingerprint.clone());
-        return Run::new(loaded, dir, loaders, open, stop, metrics, state, console)?.go();
+        check_weights(&mut loaded.clone())?;
+        let learner = learner(&loaded, &loaders, &open, true, &console)?;
+        return Run::new(loaded, dir, loaders, open, learner, stop, metrics, state, console)?.go();
     };
     for (step, reason) in broken {
         let aside = store.set_aside(step)?;
@@ -130,8 +140,9 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         pending: manifest.pending.iter().map(|step| (step.step, StepReport::Read(step.clone()))).collect(),
         fingerprint: loaders.fingerprint.clone(),
     };
-    let mut run = Run::new(loaded, dir, loaders, open, stop, metrics, state, console)?;
-    run.load(checkpoint.model, checkpoint.optimizer, &checkpoint.path)?;
+    let learner = learner(&loaded, &loaders, &open, false, &console)?;
+    let mut run = Run::new(loaded, dir, loaders, open, learner, stop, metrics, state, console)?;
+    run.load(checkpoint)?;
     run.store.settle(run.state.step, run.best_kept(), run.config().checkpoint.keep)?;
     run.saved_at = Some((run.state.step, run.state.phase));
     run.go()
@@ -161,6 +172,38 @@ fn class_hint(datasets: &Datasets) -> String {
     let classes = datasets.train.classes();
     let shown: Vec<&str> = classes.iter().take(3).map(String::as_str).collect();
     format!("{}{}", shown.join(", "), if classes.len() > 3 { ", …" } else { "" })
+}
+
+/// Writes down which weights a run starts from, or finds that they are others than those written down.
+fn check_weights(loaded: &mut Loaded) -> Result<()> {
+    let Some(path) = &loaded.config.train.weights else { return Ok(()) };
+    let hash = crate::network::weights_hash(path)?;
+    match &loaded.config.train.weights_sha256 {
+        Some(known) if *known != hash => Err(Error::Usage(format!(
+            "train.weights: {} is not the file that train.weights_sha256 names: its hash is {hash}",
+            path.display()
+        ))),
+        _ => {
+            loaded.config.train.weights_sha256 = Some(hash);
+            Ok(())
+        }
+    }
+}
+
+/// The network of a configuration with its optimizer and its teacher. `start`: with the weights that the configuration starts from,
+/// which a run that is continued has in its checkpoint.
+fn learner(loaded: &Loaded, loaders: &Loaders, device: &OpenDevice, start: bool, console: &Console) -> Result<Learner> {
+    let Loaded { config, architecture, .. } = loaded;
+    let note = &mut |note: &str| console.say(note);
+    let autodiff: Device = device.device.clone().autodiff();
+    let mut model = architecture.init(&mut stream(config.run.seed, Purpose::Init, 0, 0), &autodiff);
+    if let (true, Some(path)) = (start, &config.train.weights) {
+        model = crate::network::fine_tune(path, model, architecture, note)?;
+    }
+    let mut learner = Learner::new(model, architecture, config, &device.device)?;
+    let (images, files) = (loaders.train.source().len(), &loaders.fingerprint.train_files);
+    learner.set_teacher(Distillation::open(config, architecture, images, files, &device.device, note)?);
+    Ok(learner)
 }
 
 /// Where a run stands, beside its tensors.
@@ -221,12 +264,13 @@ impl Run {
         dir: RunDir,
         loaders: Loaders,
         device: OpenDevice,
+        learner: Learner,
         stop: Stop,
         metrics: Metrics,
         state: State,
         console: Console,
     ) -> Result<Self> {
-        let Loaded { config, architecture, .. } = &loaded;
+        let Loaded { config, .. } = &loaded;
         let Loaders { train: loader, val: eval_loader, notices, .. } = loaders;
         for notice in notices.iter().chain(&device.notice) {
             console.say(format!("note: {notice}"));
@@ -236,9 +280,6 @@ impl Run {
         for line in info::announcement(&loaded, &device.label, loader.source().len(), eval_loader.len(), steps_per_epoch) {
             console.say(line);
         }
-        let autodiff: Device = device.device.clone().autodiff();
-        let model = architecture.init(&mut stream(config.run.seed, Purpose::Init, 0, 0), &autodiff);
-        let learner = Learner::new(model, architecture, config, &device.device);
         let schedule = Schedule::new(config, steps_per_epoch);
         Ok(Self {
             store: Store::new(dir.path()),
@@ -269,20 +310,32 @@ impl Run {
         &self.loaded.config
     }
 
+    /// A fresh learner for other weights, with the same teacher.
+    fn renew(&mut self, model: VisionTransformer) -> Result<()> {
+        let teacher = self.learner.take_teacher();
+        self.learner = Learner::new(model, &self.loaded.architecture, &self.loaded.config, &self.device.device)?;
+        self.learner.set_teacher(teacher);
+        Ok(())
+    }
+
     /// Takes over the tensors of a checkpoint.
-    fn load(
-        &mut self,
-        mut model: std::collections::HashMap<String, timm::NamedTensor>,
-        optimizer: std::collections::HashMap<String, timm::NamedTensor>,
-        path: &Path,
-    ) -> Result<()> {
+    fn load(&mut self, checkpoint: Checkpoint) -> Result<()> {
+        let Checkpoint { path, mut model, ema, optimizer, .. } = checkpoint;
+        let named = |file: &str| {
+            let file = path.join(file);
+            move |e: String| Error::Failed(format!("{}: {e}", file.display()))
+        };
         let loaded = crate::weights::into_model(self.learner.model().clone(), &mut model)
-            .map_err(|e| Error::Failed(format!("{}: {e}", path.join("model.safetensors").display())))?;
-        self.learner = Learner::new(loaded, &self.loaded.architecture, &self.loaded.config, &self.device.device);
-        self.learner
-            .optimizer_mut()
-            .import(optimizer)
-            .map_err(|e| Error::Failed(format!("{}: {e}", path.join("optimizer.safetensors").display())))
+            .map_err(|e| named("model.safetensors")(e.to_string()))?;
+        self.renew(loaded)?;
+        self.learner.optimizer_mut().import(optimizer).map_err(|e| named("optimizer.safetensors")(e.to_string()))?;
+        if let Some(average) = self.learner.ema_mut() {
+            let mut tensors = ema.ok_or_else(|| {
+                named("ema.safetensors")("the checkpoint has no averaged weights, but the configuration keeps an average".into())
+            })?;
+            average.import(&mut tensors).map_err(|e| named("ema.safetensors")(e.to_string()))?;
+        }
+        Ok(())
     }
 
     /// Trains to the end, or to a signal.
@@ -532,6 +585,16 @@ impl Run {
         let model = self.learner.model().valid();
         let result = evaluate(&model, &self.eval_loader, &self.device.device, Some(&self.stop), &Console::default())?;
         let Some(evaluation) = result else { return Ok(None) };
+        let averaged = match self.learner.ema() {
+            None => None,
+            Some(ema) => {
+                let stop = Some(&self.stop);
+                match evaluate(ema.model(), &self.eval_loader, &self.device.device, stop, &Console::default())? {
+                    Some(evaluation) => Some(evaluation.score),
+                    None => return Ok(None),
+                }
+            }
+        };
         for bad in &evaluation.skipped {
             let event = "bad-image".into();
             let (path, reason) = (bad.name.clone(), bad.reason.clone());
@@ -545,6 +608,9 @@ impl Run {
             top5,
             loss,
             n,
+            ema_top1: averaged.map(|score| score.top1),
+            ema_top5: averaged.map(|score| score.top5),
+            ema_loss: averaged.map(|score| score.loss),
             skipped: evaluation.skipped.len() as u64,
             time_seconds: self.started.elapsed().as_secs_f64(),
             time_evaluation_seconds: evaluation.seconds,
@@ -555,8 +621,9 @@ impl Run {
             skipped => format!(" ({skipped} unreadable images left out)"),
         };
         self.console.say(format!(
-            "epoch {epochs}/{}: top-1 {top1:.2} % | top-5 {top5:.2} % | loss {loss:.4} | {n} images{skipped}",
-            self.config().train.epochs
+            "epoch {epochs}/{}: top-1 {top1:.2} % | top-5 {top5:.2} % | loss {loss:.4} | {n} images{skipped}{}",
+            self.config().train.epochs,
+            averaged.map_or(String::new(), |score| format!(" | averaged weights: top-1 {:.2} %", score.top1))
         ));
         let improved = self.state.best.as_ref().is_none_or(|best| top1 > best.top1);
         if improved {
@@ -599,7 +666,8 @@ impl Run {
         let model = timm::export(self.learner.model());
         let optimizer = self.learner.optimizer().export();
         let config = self.config().to_toml();
-        self.store.save(manifest, &Parts { model: &model, optimizer: &optimizer, config: &config })?;
+        let ema = self.learner.ema().map(Ema::export);
+        self.store.save(manifest, &Parts { model: &model, ema: ema.as_deref(), optimizer: &optimizer, config: &config })?;
         let best = self.best_kept();
         self.store.settle(self.state.step, best, self.config().checkpoint.keep)?;
         self.saved = Instant::now();

@@ -47,6 +47,15 @@ pub enum Record {
         loss: f64,
         /// Images counted.
         n: u64,
+        /// The averaged weights' percentage of images whose label ranks first, where an average is kept.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ema_top1: Option<f64>,
+        /// Their percentage of images whose label is among the first five.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ema_top5: Option<f64>,
+        /// Their mean cross-entropy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ema_loss: Option<f64>,
         /// Images left out because they could not be read.
         skipped: u64,
         /// Seconds since the process started training.

@@ -11,6 +11,7 @@ use crate::config::{Config, Interval, ScheduleKind};
 pub struct Schedule {
     kind: ScheduleKind,
     interval: Interval,
+    late: bool,
     peak: f64,
     warmup_rate: f64,
     min: f64,
@@ -26,6 +27,7 @@ impl Schedule {
         Self {
             kind: config.schedule.kind,
             interval: config.schedule.interval,
+            late: config.schedule.epoch_late.unwrap_or(true),
             peak: config.peak_learning_rate(),
             warmup_rate: config.schedule.warmup_learning_rate,
             min: config.schedule.min_learning_rate,
@@ -37,11 +39,11 @@ impl Schedule {
 
     /// Learning rate of step `step`, counted from 0 over the whole run.
     ///
-    /// By epoch, the rate of epoch `e` is the curve at `e − 1` (and at 0 in epoch 0), since DeiT's script steps its scheduler
-    /// after the epoch with that epoch's number. By step, it is the curve at the step's place in epochs.
+    /// By epoch, the rate of epoch `e` is the curve at `e`, or one epoch late at `e − 1` (and at 0 in epoch 0), since DeiT's script
+    /// steps its scheduler after the epoch with that epoch's number. By step, it is the curve at the step's place in epochs.
     pub fn learning_rate(&self, step: u64) -> f64 {
         let at = match self.interval {
-            Interval::Epoch => (step / self.steps_per_epoch).saturating_sub(1) as f64,
+            Interval::Epoch => (step / self.steps_per_epoch).saturating_sub(u64::from(self.late)) as f64,
             Interval::Step => step as f64 / self.steps_per_epoch as f64,
         };
         self.curve(at)
@@ -49,12 +51,14 @@ impl Schedule {
 
     /// The curve at `t` epochs. The cosine starts at 0, not at the end of the warm-up: `warmup_prefix` is off in DeiT.
     fn curve(&self, t: f64) -> f64 {
+        if t < self.warmup {
+            return self.warmup_rate + t * (self.peak - self.warmup_rate) / self.warmup;
+        }
+        let done = t.min(self.epochs) / self.epochs;
         match self.kind {
-            ScheduleKind::Cosine if t < self.warmup => self.warmup_rate + t * (self.peak - self.warmup_rate) / self.warmup,
-            ScheduleKind::Cosine => {
-                let t = t.min(self.epochs);
-                self.min + 0.5 * (self.peak - self.min) * (1.0 + (PI * t / self.epochs).cos())
-            }
+            ScheduleKind::Cosine => self.min + 0.5 * (self.peak - self.min) * (1.0 + (PI * done).cos()),
+            ScheduleKind::Linear => self.peak + (self.min - self.peak) * done,
+            ScheduleKind::Constant => self.peak,
         }
     }
 }
@@ -101,6 +105,32 @@ mod tests {
         assert!(rates[500..].windows(2).all(|w| w[0] >= w[1]));
         assert!((rates[30_000] - 1e-5).abs() < 1e-12);
         assert_eq!(schedule.learning_rate(40_000), rates[30_000], "it never rises again after its end");
+    }
+
+    #[test]
+    fn without_lateness_an_epoch_has_its_own_rate() {
+        let mut config = Config::default();
+        config.schedule.epoch_late = Some(false);
+        let schedule = Schedule::new(&config, 10);
+        for epoch in 0..299 {
+            assert_eq!(
+                schedule.learning_rate(epoch * 10 + 9),
+                Schedule::new(&Config::default(), 10).learning_rate(epoch * 10 + 10)
+            );
+        }
+    }
+
+    #[test]
+    fn constant_and_linear_hold_their_ends() {
+        let mut config = Config::default();
+        config.schedule.interval = Interval::Step;
+        config.schedule.kind = ScheduleKind::Constant;
+        let constant = Schedule::new(&config, 10);
+        assert_eq!((constant.learning_rate(0), constant.learning_rate(50), constant.learning_rate(2999)), (1e-6, 1e-3, 1e-3));
+        config.schedule.kind = ScheduleKind::Linear;
+        let linear = Schedule::new(&config, 10);
+        assert!((linear.learning_rate(1500) - (1e-3 + 1e-5) / 2.0).abs() < 1e-12);
+        assert!((linear.learning_rate(3000) - 1e-5).abs() < 1e-12);
     }
 
     #[test]
