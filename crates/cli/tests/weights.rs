@@ -380,7 +380,8 @@ accumulate = 1
     }
     place.run(&["weights", "convert", "run", "--to", "huggingface", "--out", "hf"]).expect(1).says(&["hydra"]);
     let inspected = place.run(&["weights", "inspect", "run"]).expect(0);
-    assert!(inspected.stdout.contains("hydra"), "{}", inspected.stdout);
+    let model = inspected.stdout.split_once("[model]").expect("a section").1;
+    assert!(model.contains("kind = \"hydra\"") && model.contains("[model.attention]"), "{}", inspected.stdout);
     let score = |args: &[&str]| place.run(&[args, &["--json"]].concat()).expect(0).json()["loss"].clone();
     assert_eq!(score(&["eval", "run"]), score(&["eval", "--weights", "run/checkpoints/last", "--data", "val"]));
     assert_eq!(score(&["eval", "run"]), score(&["eval", "--weights", "run", "--data", "val"]));

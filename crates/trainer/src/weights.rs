@@ -114,6 +114,7 @@ pub fn inspect(path: &Path, naming: Naming<'_>) -> Result<Inspection> {
         .collect();
     let parameters = tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum();
     let (mut layout, mut preset, mut presets, mut model) = (naming.layout.unwrap_or(Layout::Timm), None, Vec::new(), None);
+    let told = naming.preset.is_none() && (network::beside(&file).is_some() || source.metadata(network::MODEL_KEY).is_some());
     match network::recognise(&source, &naming) {
         Ok(recognised) => {
             layout = recognised.layout;
@@ -123,6 +124,7 @@ pub fn inspect(path: &Path, naming: Naming<'_>) -> Result<Inspection> {
             model = toml::Table::try_from(&recognised.config).ok();
         }
         Err(error @ Error::Usage(_)) => return Err(error),
+        Err(_) if told => {}
         Err(error) => notes.push(error.to_string()),
     }
     // What a checkpoint or the file itself says is more than names and shapes can tell: the kinds of attention.
@@ -158,7 +160,8 @@ impl Inspection {
             None => {}
         }
         if let Some(model) = &self.model {
-            let _ = write!(out, "\n[model]\n{model}");
+            let section = toml::Table::from_iter([("model".to_owned(), toml::Value::Table(model.clone()))]);
+            let _ = write!(out, "\n{section}");
         }
         out
     }
