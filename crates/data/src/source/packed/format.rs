@@ -199,7 +199,7 @@ impl Index {
             let entry = read.entry(index, item);
             let fits =
                 entry.offset.checked_sub(RECORD) == Some(free) && entry.offset + u64::from(entry.len) <= header.index_start;
-            if end < before || end > (index.len() - read.paths) as u64 || entry.label as usize >= classes || !fits {
+            if end <= before || end > (index.len() - read.paths) as u64 || entry.label as usize >= classes || !fits {
                 return Err(wrong());
             }
             before = end;
@@ -290,5 +290,30 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Record::read(&damaged), None, "bit {bit}");
         }
+    }
+
+    /// Found by mutation: a checksum that was mended let an item without a path through.
+    #[test]
+    fn every_item_of_an_index_has_a_path() {
+        let entry = |offset| Entry { offset, len: 10, crc: 1, label: 0 };
+        let (first, second) = (HEADER + RECORD, HEADER + 2 * RECORD + 10);
+        let classes = ["a".to_owned()];
+        let read = |paths: [&'static [u8]; 2]| {
+            let index = Index::write(&[entry(first), entry(second)], &classes, paths.into_iter());
+            let header = Header {
+                count: 2,
+                classes: 1,
+                index_start: second + 10,
+                index_len: index.len() as u64,
+                index_crc: 0,
+                short_side: 0,
+                quality: 0,
+                identity: [0; 32],
+            };
+            Index::read(&index, &header)
+        };
+        assert!(read([b"a/x.jpg", b"a/y.jpg"]).is_ok());
+        assert!(read([b"", b"a/y.jpg"]).is_err());
+        assert!(read([b"a/x.jpg", b""]).is_err());
     }
 }
