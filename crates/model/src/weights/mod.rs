@@ -23,7 +23,7 @@ pub use convert::{Export, ExportError, convert};
 pub use error::{MalformedTensor, MisshapenTensor, MissingTensor, WeightsError};
 pub use layout::Layout;
 pub use load::{load, load_into};
-pub use plan::LoadOptions;
+pub use plan::{LoadOptions, name_matches};
 pub use positions::{PositionResize, resize_positions};
 pub use recognise::{Hints, RecogniseError, Recognised, recognise};
 pub use report::{FitError, LoadError, LoadReport, Problem, Reshaped};

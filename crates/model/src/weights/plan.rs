@@ -26,12 +26,13 @@ pub struct LoadOptions {
 
 impl LoadOptions {
     fn expects(&self, name: &str) -> bool {
-        self.expect.iter().any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
+        self.expect.iter().any(|pattern| name_matches(pattern, name))
     }
 }
 
-/// Whether `name` is `pattern`, with `*` for any text.
-fn matches(pattern: &[u8], name: &[u8]) -> bool {
+/// Whether a tensor's name is `pattern`, in which `*` stands for any text, also none.
+pub fn name_matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     // Where the last star was, and how much of the name it covers so far.
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -394,7 +395,7 @@ mod tests {
             ("", "a", false),
             ("a*a", "a", false),
         ] {
-            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), fits, "{pattern} {name}");
+            assert_eq!(name_matches(pattern, name), fits, "{pattern} {name}");
         }
     }
 

@@ -16,7 +16,7 @@ use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::engine::gradients::{norm, sum};
 use crate::error::{Error, Result};
 
-pub use slots::{Slot, Slots, layer_rate, matches};
+pub use slots::{Slot, Slots, layer_rate};
 
 /// An optimizer with its state.
 ///

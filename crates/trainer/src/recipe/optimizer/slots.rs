@@ -2,6 +2,7 @@
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
+use manyheads_model::weights::name_matches;
 use manyheads_model::{VisionTransformer, parameter_name, weight_decay};
 
 use crate::config::OptimizerConfig;
@@ -42,7 +43,7 @@ impl Slots {
         model.visit(&mut visitor);
         let depth = model.blocks.len();
         for group in &config.groups {
-            if !visitor.found.iter().any(|(name, _)| matches(&group.pattern, name)) {
+            if !visitor.found.iter().any(|(name, _)| name_matches(&group.pattern, name)) {
                 let some: Vec<&str> = visitor.found.iter().take(3).map(|(name, _)| name.as_str()).collect();
                 return Err(Error::Usage(format!(
                     "optimizer.groups: the pattern `{}` fits no parameter; they are called {}, … (`*` stands for any characters)",
@@ -56,7 +57,7 @@ impl Slots {
             let mut decay = if weight_decay(&name, shape.len()) { config.weight_decay } else { 0.0 };
             let mut rate = layer_rate(&name, depth, config.layer_decay);
             let mut frozen = false;
-            for group in config.groups.iter().filter(|group| matches(&group.pattern, &name)) {
+            for group in config.groups.iter().filter(|group| name_matches(&group.pattern, &name)) {
                 rate *= group.rate;
                 decay = group.weight_decay.unwrap_or(decay);
                 frozen = group.freeze;
@@ -133,24 +134,6 @@ pub fn layer_rate(name: &str, depth: usize, decay: f64) -> f64 {
     decay.powi((top - layer) as i32)
 }
 
-/// Whether `name` fits `pattern`, in which `*` stands for any characters, also none.
-pub fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or_default();
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    let Some(last) = pattern.contains('*').then(|| pattern.rsplit('*').next().unwrap_or_default()) else {
-        return rest.is_empty();
-    };
-    let middle: Vec<&str> = parts.collect();
-    for part in &middle[..middle.len() - 1] {
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => return false,
-        }
-    }
-    rest.ends_with(last)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,7 +152,7 @@ mod tests {
             ("a*a", "a", false),
             ("blocks.1.*", "blocks.11.norm1.bias", false),
         ] {
-            assert_eq!(matches(pattern, name), fits, "{pattern} {name}");
+            assert_eq!(name_matches(pattern, name), fits, "{pattern} {name}");
         }
     }
 
