@@ -260,6 +260,14 @@ pub(crate) fn is_run(path: &Path) -> bool {
     path.join("checkpoints").is_dir()
 }
 
+/// The weights file of a path: of a run its last checkpoint's, or with `ema` their average.
+pub(crate) fn file_of(path: &Path, ema: bool) -> Result<PathBuf> {
+    if !is_run(path) {
+        return Ok(path.to_path_buf());
+    }
+    Ok(Store::new(path).resolve("last")?.join(if ema { "ema.safetensors" } else { "model.safetensors" }))
+}
+
 /// The configuration beside the weights of a checkpoint: names and shapes do not tell the kinds of attention.
 pub(crate) fn beside(weights: &Path) -> Option<PathBuf> {
     let folder = if weights.is_dir() { weights } else { weights.parent()? };
@@ -314,10 +322,7 @@ fn load_error(path: &Path, error: LoadError, architecture: &Architecture) -> Err
 /// # Errors
 /// Where it cannot be read.
 pub fn weights_hash(path: &Path) -> Result<String> {
-    let file = match is_run(path) {
-        true => Store::new(path).resolve("last")?.join("model.safetensors"),
-        false => open(path, &Naming::default(), &mut |_| ())?.path().to_path_buf(),
-    };
+    let file = open(&file_of(path, false)?, &Naming::default(), &mut |_| ())?.path().to_path_buf();
     let failed = |e: std::io::Error| Error::io("read", &file, &e);
     let mut reader = std::fs::File::open(&file).map_err(failed)?;
     let mut hash = Sha256::new();
@@ -342,10 +347,7 @@ pub fn fine_tune(
     architecture: &Architecture,
     note: &mut dyn FnMut(&str),
 ) -> Result<VisionTransformer> {
-    let file = match is_run(path) {
-        true => Store::new(path).resolve("last")?.join("model.safetensors"),
-        false => path.to_path_buf(),
-    };
+    let file = file_of(path, false)?;
     let source = open(&file, &Naming::default(), note)?;
     let hints = Hints { heads: Some(architecture.heads), ..Hints::default() };
     if let Ok(recognised) = weights::recognise(&source, &hints) {

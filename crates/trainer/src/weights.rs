@@ -9,7 +9,6 @@ use manyheads_model::weights::{self, DType, Export, LoadOptions, WeightsError};
 use manyheads_model::{Architecture, VisionTransformer};
 use serde::Serialize;
 
-use crate::checkpoint::Store;
 use crate::config::Loaded;
 use crate::error::{Error, Result};
 use crate::info::group;
@@ -76,15 +75,7 @@ pub struct Tensor {
     pub dtype: &'static str,
 }
 
-/// The weights file of a path: of a run the last checkpoint's.
-fn file_of(path: &Path, ema: bool) -> Result<PathBuf> {
-    if !network::is_run(path) {
-        return Ok(path.to_path_buf());
-    }
-    Ok(Store::new(path).resolve("last")?.join(if ema { "ema.safetensors" } else { "model.safetensors" }))
-}
-
-/// How the file of [`file_of`] is read: the averaged weights of a run are a file of their own.
+/// How the file of [`network::file_of`] is read: the averaged weights of a run are a file of their own.
 fn inside<'a>(path: &Path, naming: Naming<'a>) -> Naming<'a> {
     Naming { ema: naming.ema && !network::is_run(path), ..naming }
 }
@@ -94,7 +85,7 @@ fn inside<'a>(path: &Path, naming: Naming<'a>) -> Naming<'a> {
 /// # Errors
 /// Where it cannot be read, or a preset is unknown.
 pub fn inspect(path: &Path, naming: Naming<'_>) -> Result<Inspection> {
-    let file = file_of(path, naming.ema)?;
+    let file = network::file_of(path, naming.ema)?;
     let mut notes = Vec::new();
     let source = network::open(&file, &inside(path, naming), &mut |note| notes.push(note.to_owned()))?;
     let tensors: Vec<Tensor> = source
@@ -195,7 +186,7 @@ pub struct Converted {
 /// Where the file's network cannot be told, the layout cannot hold it, or a file cannot be read or written.
 pub fn convert(request: &Convert<'_>, note: &mut dyn FnMut(&str)) -> Result<Converted> {
     let Convert { file: path, naming, to, out } = *request;
-    let file = file_of(path, naming.ema)?;
+    let file = network::file_of(path, naming.ema)?;
     let loaded = configuration_of(path, naming, note)?;
     let mut export = Export::new(&loaded.architecture, to).map_err(|e| Error::Failed(format!("{}: {e}", path.display())))?;
     export.notes.iter().for_each(|text| note(text));
