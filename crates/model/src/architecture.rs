@@ -1,6 +1,8 @@
 //! The architecture: a checked configuration as plain numbers.
 
 use crate::attention::kernel::Kernel;
+use crate::dropout::DropoutConfig;
+use crate::ops::Ops;
 use crate::plan::AttentionKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,8 +50,12 @@ pub struct Architecture {
     pub stochastic_depth: f64,
     /// How that probability runs over the blocks.
     pub stochastic_depth_mode: StochasticDepthMode,
+    /// Dropout in training.
+    pub dropout: DropoutConfig,
     /// The attention of each block.
     pub layers: Vec<LayerAttention>,
+    /// How its operations are computed; changes no number beyond rounding.
+    pub ops: Ops,
 }
 
 /// What the head sees of the tokens.

@@ -67,7 +67,7 @@ impl Architecture {
             fc_norm: self.fc_norm.then(|| self.layer_norm("fc_norm", supply)),
             head: linear("head", width, self.classes, true, supply),
             head_dist: self.distilled.then(|| linear("head_dist", width, self.classes, true, supply)),
-            layout: Layout { pool: self.pool, no_embed_class: self.no_embed_class },
+            layout: Layout { pool: self.pool, no_embed_class: self.no_embed_class, norm_eps: self.norm_eps, ops: self.ops },
         }
     }
 

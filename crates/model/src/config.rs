@@ -1,7 +1,9 @@
 //! The `[model]` section of a configuration.
 
 use crate::architecture::{Architecture, Pool, StochasticDepthMode};
+use crate::dropout::DropoutConfig;
 use crate::error::ModelError;
+use crate::ops::Ops;
 use crate::plan::AttentionConfig;
 use crate::preset::{self, Preset};
 use schemars::JsonSchema;
@@ -85,6 +87,8 @@ pub struct ModelConfig {
     /// How that probability runs over the blocks: "linear" from 0 in the first block, or "constant" (DeiT III). The preset's if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stochastic_depth_mode: Option<StochasticDepthMode>,
+    /// Dropout; DeiT has none.
+    pub dropout: DropoutConfig,
     /// Which attention sits in which layer.
     pub attention: AttentionConfig,
 }
@@ -113,6 +117,7 @@ impl Default for ModelConfig {
             norm_eps: None,
             stochastic_depth: 0.1,
             stochastic_depth_mode: None,
+            dropout: DropoutConfig::default(),
             attention: AttentionConfig::default(),
         }
     }
@@ -257,8 +262,11 @@ impl ModelConfig {
             norm_eps,
             stochastic_depth: self.stochastic_depth,
             stochastic_depth_mode: self.stochastic_depth_mode(),
+            dropout: self.dropout,
             layers: self.attention.plan(depth)?,
+            ops: Ops::default(),
         };
+        architecture.dropout.check(&architecture.layers)?;
         if architecture.tokens() > MAX_TOKENS {
             return Err(ModelError::new(
                 "patch_size",

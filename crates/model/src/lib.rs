@@ -23,7 +23,7 @@
 //! and [`weights::timm`] knows the names and shapes of the tensors in a weights file.
 //!
 //! Nothing here draws from a device's random generator: initial values come from the generator the caller hands in, and the factors of
-//! stochastic depth are an argument of the forward pass.
+//! stochastic depth and the masks of dropout are arguments of the forward pass.
 
 mod architecture;
 mod assemble;
@@ -31,9 +31,11 @@ pub mod attention;
 mod block;
 mod config;
 mod cost;
+mod dropout;
 mod error;
 mod init;
 mod names;
+pub mod ops;
 mod patch;
 mod plan;
 mod precision;
@@ -47,8 +49,10 @@ pub use attention::kernel::Kernel;
 pub use block::{Block, LayerScale, Mlp};
 pub use config::{ImageSize, ModelConfig};
 pub use cost::{Cost, LayerCost, MemoryEstimate, cost, training_memory_bytes};
+pub use dropout::{BlockMasks, DropoutConfig, DropoutMasks, KeptPatches, Mask};
 pub use error::ModelError;
 pub use names::{parameter_name, weight_decay};
+pub use ops::Ops;
 pub use patch::{PatchEmbedding, PatchProjection};
 pub use plan::{AttentionConfig, AttentionKind, AttentionOverride, Place};
 pub use preset::{Preset, PresetData, UnknownPreset};

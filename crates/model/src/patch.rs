@@ -1,7 +1,9 @@
 //! The patch embedding: a convolution whose stride is its kernel size.
 
+use crate::ops::{self, Compute};
+use crate::precision::affine;
 use burn::module::{Module, Param};
-use burn::tensor::{FloatDType, Tensor, module};
+use burn::tensor::Tensor;
 
 /// Cuts an image into patches and projects each to a token.
 ///
@@ -25,29 +27,27 @@ impl PatchEmbedding {
     /// Tokens of the patches, row by row.
     ///
     /// Shapes: `images` `[batch, channels, height, width]` with sides that are multiples of the patch, result
-    /// `[batch, patches, model width]` of type `compute`.
+    /// `[batch, patches, model width]` of the compute type.
     ///
     /// Patches do not overlap, so the convolution is one matrix product over pixels that are only moved; on every backend its backward
     /// pass is faster than that of a general convolution.
     ///
     /// # Panics
     /// Where the images have other channels than the weights, or sides that the patch does not divide.
-    pub fn forward(&self, images: Tensor<4>, compute: FloatDType) -> Tensor<3> {
-        let [batch, channels, height, width] = images.dims();
+    pub fn forward(&self, images: Tensor<4>, compute: Compute) -> Tensor<3> {
+        let [_, channels, height, width] = images.dims();
         let [model_width, weight_channels, patch, _] = self.proj.weight.dims();
         assert!(
             channels == weight_channels && height % patch == 0 && width % patch == 0,
             "images of [{channels}, {height}, {width}] do not fit a patch embedding of {weight_channels} channels and patch {patch}"
         );
-        let (rows, columns) = (height / patch, width / patch);
         let pixels = channels * patch * patch;
-
-        let patches = images
-            .cast(compute)
-            .reshape([batch, channels, rows, patch, columns, patch])
-            .permute([0, 2, 4, 1, 3, 5])
-            .reshape([batch, rows * columns, pixels]);
-        let weight = self.proj.weight.val().cast(compute).reshape([model_width, pixels]).transpose();
-        module::linear(patches, weight, self.proj.bias.as_ref().map(|bias| bias.val().cast(compute)))
+        let images = images.cast(compute.float);
+        let patches = match compute.fused_f32() {
+            true => ops::patches(images, patch),
+            false => ops::patches_plain(images, patch),
+        };
+        let weight = self.proj.weight.val().reshape([model_width, pixels]).transpose();
+        affine(patches, weight, self.proj.bias.as_ref().map(|bias| bias.val()), compute)
     }
 }

@@ -2,11 +2,13 @@
 
 use crate::architecture::Pool;
 use crate::block::Block;
+use crate::dropout::{BlockMasks, DropoutMasks, drop};
+use crate::ops::{Compute, Ops};
 use crate::patch::PatchEmbedding;
 use crate::precision::{layer_norm, linear, to_f32};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, Linear};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
 /// A Vision Transformer, as DeiT trains it and timm 1.0 stacks it.
 ///
@@ -43,10 +45,12 @@ pub struct VisionTransformer {
 }
 
 /// What the forward pass must know beyond the parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Layout {
     pub pool: Pool,
     pub no_embed_class: bool,
+    pub norm_eps: f64,
+    pub ops: Ops,
 }
 
 /// The logits of each head of a network.
@@ -89,26 +93,35 @@ impl VisionTransformer {
     /// # Panics
     /// Where shapes do not fit the model.
     pub fn heads(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>) -> Heads {
-        let compute = compute_type(&images);
-        let x = self.encode(images, stochastic_depth);
+        self.dropping(images, stochastic_depth, None)
+    }
+
+    /// The same with dropout.
+    ///
+    /// # Panics
+    /// Where shapes do not fit the model.
+    pub fn dropping(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>, masks: Option<&DropoutMasks>) -> Heads {
+        let compute = self.compute(&images);
+        let x = self.encode(images, stochastic_depth, masks);
         let classify = |head: &Linear, token: Tensor<2>| to_f32(linear(head, token, compute));
+        let (mask, mask_dist) = masks.map_or((None, None), |masks| (masks.head.as_ref(), masks.head_dist.as_ref()));
         // A norm works on each token alone, so norming the token that is read is enough.
         let token = |index: usize| {
             let [batch, _, width] = x.dims();
-            norm(&self.norm, x.clone().narrow(1, index, 1).reshape([batch, width]))
+            norm(&self.norm, x.clone().narrow(1, index, 1).reshape([batch, width]), compute)
         };
         let pooled = match self.layout.pool {
             Pool::Token => token(0),
             Pool::Avg => {
                 let [batch, tokens, width] = x.dims();
                 let prefix = self.prefix_tokens();
-                let patches = norm(&self.norm, x.clone().narrow(1, prefix, tokens - prefix));
+                let patches = norm(&self.norm, x.clone().narrow(1, prefix, tokens - prefix), compute);
                 patches.mean_dim(1).reshape([batch, width])
             }
         };
         Heads {
-            class: classify(&self.head, norm(&self.fc_norm, pooled)),
-            distillation: self.head_dist.as_ref().map(|head| classify(head, token(1))),
+            class: classify(&self.head, drop(norm(&self.fc_norm, pooled, compute), mask)),
+            distillation: self.head_dist.as_ref().map(|head| classify(head, drop(token(1), mask_dist))),
         }
     }
 
@@ -119,7 +132,8 @@ impl VisionTransformer {
     /// # Panics
     /// Where shapes do not fit the model.
     pub fn tokens(&self, images: Tensor<4>) -> Tensor<3> {
-        norm(&self.norm, self.encode(images, None))
+        let compute = self.compute(&images);
+        norm(&self.norm, self.encode(images, None, None), compute)
     }
 
     /// Tokens before the patches.
@@ -128,9 +142,13 @@ impl VisionTransformer {
         usize::from(self.cls_token.is_some()) + usize::from(self.dist_token.is_some()) + registers
     }
 
+    fn compute(&self, images: &Tensor<4>) -> Compute {
+        Compute::of(images, self.layout.ops, self.layout.norm_eps)
+    }
+
     /// Everything before the last norm. Shapes as in [`Self::forward`] and [`Self::tokens`].
-    fn encode(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>) -> Tensor<3> {
-        let compute = compute_type(&images);
+    fn encode(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>, masks: Option<&DropoutMasks>) -> Tensor<3> {
+        let compute = self.compute(&images);
         let [batch, ..] = images.dims();
         if let Some(factors) = &stochastic_depth {
             assert_eq!(
@@ -156,21 +174,25 @@ impl VisionTransformer {
             x = x + self.pos_embed.val();
         }
 
+        let nothing = BlockMasks::default();
+        if let Some(masks) = masks {
+            assert_eq!(masks.blocks.len(), self.blocks.len(), "dropout takes the masks of every block");
+            x = drop(x, masks.positions.as_ref());
+            if let Some(patches) = &masks.patches {
+                x = patches.apply(x, self.prefix_tokens());
+            }
+        }
         for (index, block) in self.blocks.iter().enumerate() {
             let scales = stochastic_depth.as_ref().map(|factors| factors.clone().narrow(0, index, 1).reshape([2, batch]));
-            x = block.forward(x, scales, compute);
+            x = block.dropping(x, scales, masks.map_or(&nothing, |masks| &masks.blocks[index]), compute);
         }
         x
     }
 }
 
-fn norm<const D: usize>(layer: &Option<LayerNorm>, x: Tensor<D>) -> Tensor<D> {
+fn norm<const D: usize>(layer: &Option<LayerNorm>, x: Tensor<D>, compute: Compute) -> Tensor<D> {
     match layer {
-        Some(layer) => layer_norm(layer, x),
+        Some(layer) => layer_norm(layer, x, compute),
         None => x,
     }
-}
-
-fn compute_type(images: &Tensor<4>) -> FloatDType {
-    images.dtype().into()
 }

@@ -219,7 +219,7 @@ fn resolved_is_complete_valid_and_a_fixed_point() {
 #[test]
 fn the_schema_describes_every_key() {
     let schema = serde_json::to_value(schemars_schema()).expect("schemas are JSON");
-    for definition in ["", "/$defs/AttentionConfig", "/$defs/AttentionOverride"] {
+    for definition in ["", "/$defs/AttentionConfig", "/$defs/AttentionOverride", "/$defs/DropoutConfig"] {
         let properties = schema
             .pointer(&format!("{definition}/properties"))
             .and_then(|properties| properties.as_object())
@@ -287,6 +287,20 @@ fn channels_are_grey_or_colour() {
 #[test]
 fn one_class_is_no_classification() {
     refused("classes = 1", "classes", "1 is less than 2");
+}
+
+#[test]
+fn dropout_is_a_probability_below_one_and_needs_an_attention_map() {
+    for key in ["head", "positions", "patches", "projections", "attention"] {
+        refused(&format!("dropout.{key} = 1.0"), &format!("dropout.{key}"), "[0, 1)");
+        refused(&format!("dropout.{key} = nan"), &format!("dropout.{key}"), "[0, 1)");
+    }
+    let hydra = "dropout.attention = 0.1\nattention.overrides = [{ kind = \"hydra\", place = \"back\", count = 2 }]";
+    refused(hydra, "dropout.attention", "layer 10 is hydra");
+    let resolve = |text: &str| parse(text).resolve().expect(text);
+    let architecture = resolve("dropout.patches = 0.5\ndropout.attention = 0.1");
+    assert_eq!((architecture.tokens(), architecture.training_tokens()), (197, 99));
+    assert_eq!(resolve("").training_tokens(), 197);
 }
 
 #[test]

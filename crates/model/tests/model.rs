@@ -7,8 +7,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, FloatDType, Tensor, module};
 use common::{assert_close, assert_finite, reference, rng, tensor, unit_values, values};
+use manyheads_model::ops::Compute;
 use manyheads_model::weights::timm;
-use manyheads_model::{Architecture, ModelConfig, VisionTransformer, parameter_name};
+use manyheads_model::{Architecture, ModelConfig, Ops, VisionTransformer, parameter_name};
 use rand::TryRng;
 use std::convert::Infallible;
 
@@ -191,7 +192,8 @@ fn a_sample_does_not_see_its_batch() {
         .chunks(pixels.len() / batch)
         .flat_map(|image| values(model.forward(tensor(image, image_shape(&architecture, 1), &device), None)))
         .collect();
-    assert_close(&together, &alone, 1e-6, "logits");
+    // Products of more rows are summed in other blocks.
+    assert_close(&together, &alone, 5e-6, "logits");
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn the_patch_embedding_is_a_convolution() {
     );
     let [batch, width, rows, columns] = convolved.dims();
     let expected = convolved.reshape([batch, width, rows * columns]).swap_dims(1, 2);
-    let actual = model.patch_embed.forward(input, FloatDType::F32);
+    let actual = model.patch_embed.forward(input.clone(), Compute::of(&input, Ops::Fused, 1e-6));
     assert_eq!(actual.dims(), [2, 6, 24]);
     assert_close(&values(actual), &values(expected), 1e-5, "patches");
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Added to the squared norm of a token. A token of norm 1 changes by 5e-13 of its value, far below f32's resolution, while a token of
 /// zeros gets the value 0 and a finite gradient (the paper's snippet divides by the bare norm and gives NaN there).
-const NORM_EPSILON: f64 = 1e-12;
+pub(crate) const NORM_EPSILON: f64 = 1e-12;
 
 /// The feature map phi that linear and Hydra attention apply to queries and keys, over a token's whole width before heads are split.
 ///

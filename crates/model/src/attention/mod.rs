@@ -8,8 +8,10 @@ pub mod linear;
 pub mod softmax;
 
 use crate::architecture::LayerAttention;
+use crate::dropout::Mask;
+use crate::ops::{self, Compute, Ops};
 use crate::plan::AttentionKind;
-use crate::precision;
+use crate::precision::{self, to_f32};
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{FloatDType, Tensor};
@@ -39,22 +41,48 @@ impl Attention {
 
     /// Mixes tokens.
     ///
-    /// Shapes: `x` and the result `[batch, tokens, width]`. Products run in `compute`, which is the result's type too.
-    pub fn forward(&self, x: Tensor<3>, compute: FloatDType) -> Tensor<3> {
+    /// Shapes: `x` and the result `[batch, tokens, width]`; the result is of the compute type.
+    pub fn forward(&self, x: Tensor<3>, compute: Compute) -> Tensor<3> {
+        precision::linear(&self.proj, self.mix(x, None, compute), compute)
+    }
+
+    /// What comes before the last projection, with dropout of the attention map, `[batch, heads, tokens, tokens]`, which softmax attention
+    /// alone has. Shapes as in [`Self::forward`].
+    pub(crate) fn mix(&self, x: Tensor<3>, map: Option<&Mask<4>>, compute: Compute) -> Tensor<3> {
         let qkv = precision::linear(&self.qkv, x, compute);
-        let [q, k, v] = thirds(qkv);
-        let kernel = self.layer.kernel.unwrap_or_default();
-        let mixed = match self.layer.kind {
-            AttentionKind::Softmax => softmax::attention(q, k, v, self.heads),
-            AttentionKind::Linear => linear::attention(q, k, v, self.heads, kernel),
-            AttentionKind::Hydra => hydra::attention(q, k, v, kernel),
-        };
-        precision::linear(&self.proj, mixed, compute)
+        if map.is_some() && self.layer.kind == AttentionKind::Softmax {
+            // What is dropped of a map is said entry by entry, so the map has to exist.
+            let [q, k, v] = thirds(qkv);
+            return softmax::dropping(q, k, v, self.heads, map);
+        }
+        mix(qkv, self.heads, self.layer, compute.fused)
+    }
+}
+
+/// Mixes tokens, without the projections before and after, as `ops` says and the device can.
+///
+/// Shapes: `qkv` `[batch, tokens, 3 * width]` with queries, keys and values side by side and heads side by side within each, result
+/// `[batch, tokens, width]` of the same float type; `heads` divides the width.
+pub fn attend(qkv: Tensor<3>, heads: usize, layer: LayerAttention, ops: Ops) -> Tensor<3> {
+    let fused = ops == Ops::Fused && ops::has_fused(&qkv);
+    mix(qkv, heads, layer, fused)
+}
+
+fn mix(qkv: Tensor<3>, heads: usize, layer: LayerAttention, fused: bool) -> Tensor<3> {
+    let float: FloatDType = qkv.dtype().into();
+    let kernel = layer.kernel.unwrap_or_default();
+    match (layer.kind, fused) {
+        (AttentionKind::Softmax, true) => ops::softmax_attention(qkv, heads),
+        (AttentionKind::Softmax, false) => ops::softmax_attention_plain(qkv, heads),
+        (AttentionKind::Linear, true) => ops::linear_attention(to_f32(qkv), heads, kernel).cast(float),
+        (AttentionKind::Linear, false) => ops::linear_attention_plain(qkv, heads, kernel),
+        (AttentionKind::Hydra, true) => ops::hydra_attention(to_f32(qkv), kernel).cast(float),
+        (AttentionKind::Hydra, false) => ops::hydra_attention_plain(qkv, kernel),
     }
 }
 
 /// `[batch, tokens, 3 * width]` as three tensors `[batch, tokens, width]`.
-fn thirds(qkv: Tensor<3>) -> [Tensor<3>; 3] {
+pub(crate) fn thirds(qkv: Tensor<3>) -> [Tensor<3>; 3] {
     let [_, _, tripled] = qkv.dims();
     let width = tripled / 3;
     [0, 1, 2].map(|part| qkv.clone().narrow(2, part * width, width))

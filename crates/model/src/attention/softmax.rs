@@ -1,6 +1,7 @@
 //! Softmax attention (MSA): Vaswani et al., Attention Is All You Need, 2017, section 3.2.
 
 use super::{merge_heads, split_heads};
+use crate::dropout::{Mask, drop};
 use crate::precision::to_f32;
 use burn::tensor::{FloatDType, Tensor, activation};
 
@@ -9,6 +10,11 @@ use burn::tensor::{FloatDType, Tensor, activation};
 /// Shapes: `q`, `k`, `v` and the result `[batch, tokens, width]`, all of one float type; `heads` divides the width.
 /// Memory is `batch * heads * tokens^2`.
 pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, heads: usize) -> Tensor<3> {
+    dropping(q, k, v, heads, None)
+}
+
+/// The same with dropout of the softmax's result, `[batch, heads, tokens, tokens]`.
+pub(crate) fn dropping(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, heads: usize, map: Option<&Mask<4>>) -> Tensor<3> {
     let [_, _, width] = q.dims();
     let head_width = width / heads;
     let dtype: FloatDType = q.dtype().into();
@@ -22,12 +28,12 @@ pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, heads: usize) -> Tens
         // A product with one column takes a matrix-vector kernel, which fused backends compute wrongly (burn#5122). Broadcasting gives
         // the same numbers without any product of matrices.
         let scores = to_f32(q) * to_f32(k);
-        let weights = activation::softmax(scores, 3);
+        let weights = drop(activation::softmax(scores, 3), map);
         let mixed = (weights * to_f32(v).swap_dims(2, 3)).sum_dim(3);
         return merge_heads(mixed.cast(dtype));
     }
 
     let scores = to_f32(q.matmul(k));
-    let weights = activation::softmax(scores, 3).cast(dtype);
+    let weights = drop(activation::softmax(scores, 3), map).cast(dtype);
     merge_heads(weights.matmul(v))
 }

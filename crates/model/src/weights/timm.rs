@@ -5,7 +5,7 @@ use crate::architecture::Architecture;
 use crate::names::parameter_name;
 use crate::vit::VisionTransformer;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Tensor, TensorData, Transaction};
+use burn::tensor::{ExecutionError, Tensor, TensorData, Transaction};
 use std::collections::BTreeSet;
 
 /// A tensor in timm's layout: linear weights `[out, in]`, the patch convolution `[width, channels, patch, patch]`, `pos_embed`
@@ -20,25 +20,66 @@ pub struct NamedTensor {
     pub values: Vec<f32>,
 }
 
+/// A parameter as its device holds it, under timm's name. Holding it costs nothing until the model's own changes; then its memory stays.
+#[derive(Debug, Clone)]
+pub struct HeldTensor {
+    /// timm's name.
+    pub name: String,
+    /// timm's shape.
+    pub shape: Vec<usize>,
+    /// The values, flat, in the order of the module and without autodiff.
+    pub values: Tensor<1>,
+    /// How they come into timm's order.
+    pub layout: Layout,
+}
+
+/// The order of a tensor's values in the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// timm's own.
+    Same,
+    /// A matrix of so many rows and columns, which is timm's transposed.
+    Transposed([usize; 2]),
+}
+
+impl Layout {
+    /// Values in the module's order, brought into timm's.
+    pub fn to_timm(self, values: Vec<f32>) -> Vec<f32> {
+        match self {
+            Self::Same => values,
+            Self::Transposed([rows, columns]) => transpose(&values, rows, columns),
+        }
+    }
+}
+
+/// Every parameter of a model, in model order (timm's), held as it is now while the model goes on.
+pub fn hold(model: &VisionTransformer) -> Vec<HeldTensor> {
+    let mut hold = Hold::default();
+    model.visit(&mut hold);
+    hold.held
+}
+
 /// Every parameter of a model, in model order (timm's), read from the device in one transfer.
 ///
-/// # Panics
+/// # Errors
 /// Where the device fails to deliver the values, as after it ran out of memory.
+pub fn try_export(model: &VisionTransformer) -> Result<Vec<NamedTensor>, ExecutionError> {
+    let held = hold(model);
+    let register = |transaction: Transaction, tensor: &HeldTensor| transaction.register(tensor.values.clone());
+    let read = held.iter().fold(Transaction::default(), register).try_execute()?;
+    let named = held.into_iter().zip(read).map(|(held, data)| {
+        let values = held.layout.to_timm(floats(data));
+        NamedTensor { name: held.name, shape: held.shape, values }
+    });
+    Ok(named.collect())
+}
+
+/// [`try_export`] for a device that does not fail.
+///
+/// # Panics
+/// Where the device fails to deliver the values.
 pub fn export(model: &VisionTransformer) -> Vec<NamedTensor> {
-    let mut read = Read::default();
-    model.visit(&mut read);
-    read.names
-        .into_iter()
-        .zip(read.transaction.execute())
-        .map(|(name, data)| {
-            let dims = data.shape().as_slice().to_vec();
-            let values = floats(data);
-            match *dims.as_slice() {
-                [rows, columns] => NamedTensor { name, shape: vec![columns, rows], values: transpose(&values, rows, columns) },
-                _ => NamedTensor { name, shape: dims, values },
-            }
-        })
-        .collect()
+    try_export(model).unwrap_or_else(|e| panic!("the weights cannot be read from the device: {e}"))
 }
 
 /// The names and timm shapes of an architecture's parameters, in model order.
@@ -139,15 +180,14 @@ fn nearest(name: &str, candidates: &[String]) -> Option<String> {
         .map(|(_, candidate)| candidate.clone())
 }
 
-/// Collects names and queues values for one read.
+/// Collects parameters.
 #[derive(Default)]
-struct Read {
+struct Hold {
     path: Vec<String>,
-    names: Vec<String>,
-    transaction: Transaction,
+    held: Vec<HeldTensor>,
 }
 
-impl ModuleVisitor for Read {
+impl ModuleVisitor for Hold {
     fn enter_module(&mut self, name: &str, _container_type: &str) {
         self.path.push(name.to_owned());
     }
@@ -157,8 +197,14 @@ impl ModuleVisitor for Read {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.names.push(parameter_name(&self.path));
-        self.transaction = std::mem::take(&mut self.transaction).register(param.val());
+        let value = param.val();
+        let value = if value.is_autodiff() { value.inner() } else { value };
+        let dims: Vec<usize> = value.dims().to_vec();
+        let (shape, layout) = match *dims.as_slice() {
+            [rows, columns] => (vec![columns, rows], Layout::Transposed([rows, columns])),
+            _ => (dims, Layout::Same),
+        };
+        self.held.push(HeldTensor { name: parameter_name(&self.path), shape, values: value.reshape([-1]), layout });
     }
 }
 

@@ -1,0 +1,236 @@
+//! The fused operations against their plain forms, finite differences, and themselves on other numbers of threads.
+
+mod common;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use common::fused::{SHAPES, agree, close, dense, input, shaped, slopes, values, weights};
+use common::{rng, unit_values};
+use manyheads_model::ops::{self, AdamW, Loss, Scales};
+use manyheads_model::{Kernel, ModelConfig, Ops};
+use rand::Rng;
+use rayon::ThreadPoolBuilder;
+
+#[test]
+fn layer_norm_is_its_plain_form() {
+    for [batch, tokens, width] in SHAPES {
+        for scale in [1.0, 1e4] {
+            let shape = [batch, tokens, width];
+            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0), input(3, 1, width, 1.0)];
+            let form = |f: fn(Tensor<3>, Tensor<1>, Tensor<1>, f64) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone(), x[2].clone(), 1e-6).reshape([-1])
+            };
+            // A single feature has no deviation: its norm is the shift, and its gradient a difference of equal numbers.
+            if width > 1 {
+                agree(&form(ops::layer_norm), &form(ops::layer_norm_plain), &inputs, &format!("{shape:?} of {scale}"));
+            }
+        }
+    }
+    let op = |x: &[Tensor<1>]| ops::layer_norm(shaped(&x[0], [3, 5]), x[1].clone(), x[2].clone(), 1e-6).reshape([-1]);
+    slopes(&op, &[dense(1, 3, 5, 1.0), dense(2, 1, 5, 1.0), dense(3, 1, 5, 1.0)], "layer norm");
+}
+
+#[test]
+fn gelu_is_its_plain_form() {
+    for [batch, tokens, width] in SHAPES {
+        for scale in [1.0, 1e4] {
+            let shape = [batch, tokens, width];
+            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0)];
+            let form = |f: fn(Tensor<3>, Tensor<1>) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone()).reshape([-1])
+            };
+            agree(&form(ops::gelu), &form(ops::gelu_plain), &inputs, &format!("{shape:?} of {scale}"));
+        }
+    }
+    let op = |x: &[Tensor<1>]| ops::gelu(shaped(&x[0], [1, 4, 9]), x[1].clone()).reshape([-1]);
+    slopes(&op, &[dense(1, 4, 9, 1.0), dense(2, 1, 9, 1.0)], "GELU");
+}
+
+#[test]
+fn linear_layers_are_their_plain_form() {
+    for [batch, tokens, into] in SHAPES {
+        for out in [1, 10, 3 * into] {
+            let shape = [batch, tokens, into];
+            let inputs = [input(1, batch * tokens, into, 1.0), input(2, into, out, 0.1), input(3, 1, out, 1.0)];
+            let form = |f: fn(Tensor<3>, Tensor<2>, Option<Tensor<1>>) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), shaped(&x[1], [into, out]), Some(x[2].clone())).reshape([-1])
+            };
+            agree(&form(ops::linear), &form(ops::linear_plain), &inputs, &format!("{shape:?} to {out}"));
+            let form = |f: fn(Tensor<3>, Tensor<2>, Option<Tensor<1>>) -> Tensor<3>| {
+                // The patch embedding's weights are the transposed view of a convolution's.
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), shaped(&x[1], [out, into]).transpose(), None).reshape([-1])
+            };
+            agree(&form(ops::linear), &form(ops::linear_plain), &inputs[..2], &format!("{shape:?} to {out}, transposed"));
+        }
+    }
+    let op = |x: &[Tensor<1>]| ops::linear(shaped(&x[0], [4, 6]), shaped(&x[1], [6, 5]), Some(x[2].clone())).reshape([-1]);
+    slopes(&op, &[dense(1, 4, 6, 1.0), dense(2, 6, 5, 1.0), dense(3, 1, 5, 1.0)], "linear");
+}
+
+#[test]
+fn hydra_attention_is_its_plain_form() {
+    for kernel in Kernel::ALL {
+        for [batch, tokens, width] in SHAPES {
+            for scale in [1.0, 1e4] {
+                let shape = [batch, tokens, 3 * width];
+                // With large features the softmax of the features is a choice of one, and a rounding error of e^x a relative one of x.
+                if scale > 1.0 && kernel == Kernel::Softmax {
+                    continue;
+                }
+                let inputs = [input(1, batch * tokens, 3 * width, scale)];
+                let form =
+                    |f: fn(Tensor<3>, Kernel) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), kernel).reshape([-1]);
+                let what = format!("{kernel:?}, {shape:?} of {scale}");
+                agree(&form(ops::hydra_attention), &form(ops::hydra_attention_plain), &inputs, &what);
+            }
+        }
+        let op = |x: &[Tensor<1>]| ops::hydra_attention(shaped(&x[0], [2, 5, 12]), kernel).reshape([-1]);
+        slopes(&op, &[dense(1, 10, 12, 1.0)], &format!("{kernel:?}"));
+    }
+}
+
+#[test]
+fn a_residual_branch_is_its_plain_form() {
+    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
+        for (with_features, with_samples) in [(false, false), (true, true), (false, true), (true, false)] {
+            let shape = [batch, tokens, width];
+            let samples: Vec<f32> = (0..batch).map(|sample| [1.25, 0.0][sample % 2]).collect();
+            let scales = |x: &[Tensor<1>]| Scales {
+                features: with_features.then(|| x[4].clone()),
+                samples: with_samples.then(|| Tensor::from_data(&samples[..], &x[0].device())),
+            };
+            // The branch: a norm and a product, so that gradients run through it and past it. An unused factor gets a gradient of 0.
+            let unused = |x: &[Tensor<1>]| if with_features { x[4].clone().sum() * 0.0 } else { x[4].clone().sum() };
+            let fused = |x: &[Tensor<1>]| {
+                let input = shaped(&x[0], shape) * 1.0;
+                let (normed, skip) = ops::layer_norm_of_branch(input.clone(), x[1].clone(), x[2].clone(), 1e-6);
+                let branch = normed * 0.5;
+                ops::residual(input, branch, x[3].clone(), scales(x), skip).reshape([-1]) + unused(x)
+            };
+            let plain = |x: &[Tensor<1>]| {
+                let input = shaped(&x[0], shape) * 1.0;
+                let branch = ops::layer_norm_plain(input.clone(), x[1].clone(), x[2].clone(), 1e-6) * 0.5;
+                ops::residual_plain(input, branch, x[3].clone(), scales(x)).reshape([-1]) + unused(x)
+            };
+            let vector = |seed| input(seed, 1, width, 1.0);
+            let inputs = [input(1, batch * tokens, width, 1.0), vector(2), vector(3), vector(4), vector(5)];
+            agree(&fused, &plain, &inputs, &format!("{shape:?}, features {with_features}, samples {with_samples}"));
+        }
+    }
+}
+
+#[test]
+fn a_step_of_adamw_is_its_plain_form() {
+    let mut rng = rng(5);
+    for count in [1, 7, 1000, 16_384, 16_385, 100_000] {
+        let state: Vec<Vec<f32>> = (0..4).map(|_| unit_values(&mut rng, count).iter().map(|v| *v as f32).collect()).collect();
+        let numbers = AdamW {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            learning_rate: 1e-3 * f64::from(rng.next_u32() % 100),
+            weight_decay: 0.05,
+            correction1: 1.0 - 0.9f64.powi(3),
+            correction2: (1.0 - 0.999f64.powi(3)).sqrt(),
+        };
+        let step = |f: fn(AdamW, Tensor<1>, Tensor<1>, Tensor<1>, Tensor<1>) -> [Tensor<1>; 3]| {
+            let tensor = |place: usize| Tensor::<1>::from_data(&state[place][..], &Device::flex());
+            f(numbers, tensor(0), tensor(1), tensor(2), tensor(3).abs()).map(values)
+        };
+        let (fused, plain) = (step(ops::adamw_step), step(ops::adamw_step_plain));
+        for (fused, plain) in fused.iter().zip(&plain) {
+            close(fused, plain, 1e-5, &format!("{count} values"));
+        }
+        let pool = ThreadPoolBuilder::new().num_threads(5).build().expect("threads");
+        assert!(pool.install(|| step(ops::adamw_step)) == fused, "threads change a number");
+
+        let x = Tensor::<1>::from_data(TensorData::new(state[0].clone(), [count]), &Device::flex());
+        let expected: f64 = state[0].iter().map(|v| f64::from(*v).powi(2)).sum();
+        let got = f64::from(values(ops::sum_of_squares(x.clone()))[0]);
+        assert!((got / expected - 1.0).abs() < 1e-6, "{count}: {got} is not {expected}");
+        // Shared memory is not written to.
+        assert_eq!(values(x), state[0]);
+    }
+}
+
+#[test]
+fn patches_are_their_plain_form() {
+    for (shape, patch) in [([1, 1, 2, 2], 1), ([2, 3, 32, 48], 16), ([1, 3, 224, 224], 16), ([3, 1, 28, 28], 7)] {
+        let form = |f: fn(Tensor<4>, usize) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), patch).reshape([-1]);
+        let inputs = [input(1, 1, shape.iter().product(), 1.0)];
+        agree(&form(ops::patches), &form(ops::patches_plain), &inputs, &format!("{shape:?} by {patch}"));
+    }
+}
+
+#[test]
+fn losses_are_their_plain_form() {
+    for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
+        for (batch, classes) in [(1, 2), (3, 10), (8, 1000)] {
+            for scale in [1.0, 1e4] {
+                let targets: Vec<f32> = input(7, batch, classes, 1.0).iter().map(|v| v.abs() / classes as f32).collect();
+                let form = |f: fn(Tensor<2>, Tensor<2>, Loss) -> Tensor<1>| {
+                    let targets = &targets;
+                    move |x: &[Tensor<1>]| {
+                        let targets = Tensor::<1>::from_data(&targets[..], &x[0].device()).reshape([batch, classes]);
+                        f(shaped(&x[0], [batch, classes]), targets, loss)
+                    }
+                };
+                // Without zeros: at 0 the plain binary cross-entropy has a corner in each of two parts, and the slope of neither.
+                let inputs = [dense(1, batch, classes, scale)];
+                let what = format!("{loss:?}, {batch} x {classes} of {scale}");
+                agree(&form(ops::loss_sum), &form(ops::loss_sum_plain), &inputs, &what);
+            }
+        }
+    }
+}
+
+/// A whole network, with every kind of layer, LayerScale and dropped branches: logits and the gradient of every parameter.
+#[test]
+fn a_network_computes_the_same_in_both_forms() {
+    let text = "
+        image_size = 24
+        patch_size = 8
+        width = 36
+        heads = 3
+        depth = 3
+        classes = 7
+        layer_scale = 0.5
+        [attention]
+        kind = \"hydra\"
+        overrides = [{ kind = \"softmax\", layers = [1] }]
+    ";
+    let config: ModelConfig = toml::from_str(text).expect("a model");
+    let mut architecture = config.resolve().expect("a network");
+    let device = Device::flex().autodiff();
+    let images = Tensor::<1>::from_data(&dense(3, 2, 3 * 24 * 24, 1.0)[..], &device).reshape([2, 3, 24, 24]);
+    let factors =
+        Tensor::<1>::from_data([1.0, 1.25, 0.0, 1.0, 1.0, 0.0, 1.25, 1.0, 1.0, 1.0, 1.25, 1.25], &device).reshape([3, 2, 2]);
+    let mut run = |ops: Ops, float: FloatDType| {
+        architecture.ops = ops;
+        let model = architecture.init(&mut rng(9), &device);
+        let logits = model.forward(images.clone().cast(float), Some(factors.clone()));
+        let gradients = (logits.clone() * Tensor::<1>::from_data(&weights(14)[..], &device).reshape([2, 7])).sum().backward();
+        let mut all = Gradients { gradients: &gradients, found: vec![values(logits.inner())] };
+        model.visit(&mut all);
+        all.found
+    };
+    let plain = run(Ops::Plain, FloatDType::F32);
+    for (part, (fused, plain)) in run(Ops::Fused, FloatDType::F32).iter().zip(&plain).enumerate() {
+        close(fused, plain, 2e-5, &format!("part {part}"));
+    }
+    let half = run(Ops::Plain, FloatDType::BF16);
+    for (part, (fused, plain)) in run(Ops::Fused, FloatDType::BF16).iter().zip(&half).enumerate() {
+        // Both round, the plain form its scores and weights of attention too; what they have in common is the size of the error.
+        close(fused, plain, 5e-2, &format!("part {part} in bf16"));
+    }
+}
+
+struct Gradients<'a> {
+    gradients: &'a burn::tensor::Gradients,
+    found: Vec<Vec<f32>>,
+}
+
+impl ModuleVisitor for Gradients<'_> {
+    fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
+        self.found.push(values(parameter.val().grad(self.gradients).expect("every parameter has a gradient")));
+    }
+}
