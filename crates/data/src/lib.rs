@@ -46,7 +46,7 @@ mod verify;
 pub use decode::{Pixels, decode_rgb};
 pub use error::DataError;
 pub use loader::{Batch, Batches, Images, Loader, LoaderConfig, OnError, PixelFormat, Skipped};
-pub use png::write_png;
+pub use png::{encode_png, write_png};
 pub use random::{Purpose, stream};
 pub use sampler::{Plan, permutation};
 pub use source::packed::build::{PackOptions, PackProgress, PackReport, pack};

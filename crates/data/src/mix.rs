@@ -197,16 +197,37 @@ pub fn targets(labels: &[u32], classes: usize, smoothing: f64, group: usize, dra
 mod tests {
     use super::*;
 
+    /// timm refuses odd batches; the middle image is its own partner here.
     #[test]
-    fn timm_1304_a_last_batch_of_one_or_three() {
-        for count in [0, 1, 3] {
-            let mut images: Vec<f32> = (0..count * 8).map(|v| v as f32).collect();
+    fn timm_1304_batches_of_any_size_are_mixed() {
+        let rect = Rect { x: 1, y: 0, width: 2, height: 2 };
+        let cut = MixDraw { kind: MixKind::CutMix(rect), lambda: 1.0 - 4.0 / 12.0 };
+        for (count, draw) in
+            [0, 1, 3, 65].into_iter().flat_map(|n| [(n, MixDraw { kind: MixKind::Mixup, lambda: 0.25 }), (n, cut)])
+        {
+            let shape = [2, 4, 3];
+            let mut images: Vec<f32> = (0..count * 24).map(|v| v as f32).collect();
             let before = images.clone();
-            MixDraw { kind: MixKind::Mixup, lambda: 0.25 }.apply(&mut images, [2, 2, 2]);
-            for i in 0..count {
-                let partner = count - 1 - i;
-                for v in 0..8 {
-                    assert_eq!(images[i * 8 + v], before[i * 8 + v] * 0.25 + before[partner * 8 + v] * 0.75);
+            draw.apply(&mut images, shape);
+            for (place, value) in images.iter().enumerate() {
+                let (image, within) = (place / 24, place % 24);
+                let (own, partner) = (before[place], before[(count - 1 - image) * 24 + within]);
+                let (row, column) = (within % 12 / 3, within % 3);
+                let expected = match draw.kind {
+                    MixKind::Mixup => own * 0.25 + partner * 0.75,
+                    _ if row < 2 && column >= 1 => partner,
+                    _ => own,
+                };
+                assert_eq!(*value, expected, "{count} images, {draw:?}, value {place}");
+            }
+            let labels: Vec<u32> = (0..count as u32).map(|label| label % 3).collect();
+            let targets = targets(&labels, 3, 0.0, 65, &[draw]);
+            for (image, row) in targets.chunks(3).enumerate() {
+                let (own, other) = (labels[image], labels[count - 1 - image]);
+                for (class, target) in (0..).zip(row) {
+                    let share = |is: bool, share: f64| if is { share } else { 0.0 };
+                    let expected = share(class == own, draw.lambda) + share(class == other, 1.0 - draw.lambda);
+                    assert!((f64::from(*target) - expected).abs() < 1e-7, "{count} images, {draw:?}, image {image}: {row:?}");
                 }
             }
         }

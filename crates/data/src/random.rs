@@ -26,6 +26,8 @@ pub enum Purpose {
     Subset = 5,
     /// Mixup and CutMix. Index: the batch.
     Mix = 6,
+    /// Masks of dropout. Index: the item. The stream number's upper half is the place in the network.
+    Dropout = 7,
 }
 
 /// The stream of draws named by its four numbers.
@@ -50,6 +52,15 @@ pub fn uniform_in(rng: &mut impl Rng, low: f64, high: f64) -> f64 {
 /// True with the given probability; one word, also where the probability is 0 or 1.
 pub fn chance(rng: &mut impl Rng, probability: f64) -> bool {
     uniform(rng) < probability
+}
+
+/// Fills a slice with booleans that are true with the given probability, to 1 in 65,536; four from a word, lowest bits first.
+pub fn fill_chance(rng: &mut impl Rng, probability: f64, out: &mut [bool]) {
+    let threshold = (probability * 65536.0).round() as u64;
+    for four in out.chunks_mut(4) {
+        let word = rng.next_u64();
+        four.iter_mut().zip(0..).for_each(|(value, part)| *value = (word >> (16 * part)) & 0xffff < threshold);
+    }
 }
 
 /// Uniform in 0..n without bias, by Lemire's multiply and reject (arXiv:1805.10941). One word nearly always.
@@ -180,9 +191,9 @@ mod tests {
 
     #[test]
     fn purposes_keep_their_numbers() {
-        let numbers = [Purpose::Init, Purpose::Order, Purpose::Augment, Purpose::StochasticDepth, Purpose::Subset, Purpose::Mix]
-            .map(|p| p as u64);
-        assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
+        use Purpose::{Augment, Dropout, Init, Mix, Order, StochasticDepth, Subset};
+        let numbers = [Init, Order, Augment, StochasticDepth, Subset, Mix, Dropout].map(|p| p as u64);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7]);
     }
 
     #[test]
@@ -213,6 +224,21 @@ mod tests {
         let chi2: f64 = bins.iter().map(|&b| (f64::from(b) - 10_000.0).powi(2) / 10_000.0).sum();
         // 9 degrees of freedom, p = 0.001.
         assert!(chi2 < 27.88, "chi-square {chi2}");
+    }
+
+    #[test]
+    fn many_chances_are_as_likely_as_said() {
+        let mut rng = stream(10, Purpose::Dropout, 0, 0);
+        for probability in [0.0, 1.0 / 65536.0, 0.1, 0.75, 1.0] {
+            let mut values = vec![false; 400_003];
+            fill_chance(&mut rng, probability, &mut values);
+            let share = values.iter().filter(|value| **value).count() as f64 / 400_003.0;
+            // Four standard deviations.
+            assert!(
+                (share - probability).abs() <= 4.0 * (probability * (1.0 - probability) / 4e5).sqrt(),
+                "{probability}: {share}"
+            );
+        }
     }
 
     #[test]

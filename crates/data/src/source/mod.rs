@@ -4,6 +4,7 @@ mod catalog;
 pub mod embedded;
 pub mod folder;
 pub mod labels;
+pub mod noise;
 mod open;
 pub mod packed;
 pub mod parquet;
