@@ -11,6 +11,7 @@ use crate::config::{self, Loaded};
 use crate::dataset::{self, eval_transform, train_transform};
 use crate::error::{Error, Result};
 use crate::log::progress::Console;
+use crate::sheet;
 use crate::signals::Stop;
 
 pub use manyheads_data::bench::BenchReport;
@@ -189,7 +190,7 @@ pub fn preview(loaded: &Loaded, images: Option<&Images<'_>>, sheet: &Sheet<'_>) 
         )));
     }
     let picked: Arc<dyn Source> = Arc::new(dataset::Spread::new(source, rows));
-    let mut pixels = vec![0u8; rows * height * columns * width * 3];
+    let mut picture = sheet::Sheet::new([rows, columns], [height, width], 1);
     for column in 0..columns {
         let half = if column == 0 { Half::Eval } else { Half::Train };
         let settings = LoaderConfig { seed: loaded.config.run.seed, batch_size: rows, workers: 2, ..LoaderConfig::default() };
@@ -200,19 +201,10 @@ pub fn preview(loaded: &Loaded, images: Option<&Images<'_>>, sheet: &Sheet<'_>) 
         let values = crate::engine::step::pixels(batch.images)?;
         let channels = loaded.architecture.channels;
         for (row, sample) in values.chunks_exact(channels * height * width).enumerate() {
-            for y in 0..height {
-                for x in 0..width {
-                    let at = ((row * height + y) * columns * width + column * width + x) * 3;
-                    for colour in 0..3 {
-                        let channel = colour.min(channels - 1);
-                        let value = sample[(channel * height + y) * width + x] * std[channel] + mean[channel];
-                        pixels[at + colour] = (value * 255.0).round().clamp(0.0, 255.0) as u8;
-                    }
-                }
-            }
+            picture.put([row, column], sample, mean, std);
         }
     }
-    manyheads_data::write_png(sheet.out, &pixels, columns * width, rows * height)
-        .map_err(|e| Error::io("write", sheet.out, &e))?;
+    let [height, width] = picture.size();
+    manyheads_data::write_png(sheet.out, picture.pixels(), width, height).map_err(|e| Error::io("write", sheet.out, &e))?;
     Ok(sheet.out.to_path_buf())
 }

@@ -6,7 +6,7 @@ use manyheads_data::Plan;
 use manyheads_model::{LayerCost, MemoryEstimate, cost, training_memory_bytes};
 use serde::Serialize;
 
-use crate::config::{Config, Loaded, TrainConfig};
+use crate::config::{Config, Interval, Loaded, ScheduleConfig, ScheduleKind, TrainConfig};
 use crate::dataset::Datasets;
 use crate::error::Result;
 
@@ -135,20 +135,36 @@ impl Info {
             row(&mut out, &layer.name, &layer.kind, layer.parameters, layer.macs, layer.macs_attention);
         }
         row(&mut out, "total", "", self.parameters, self.macs, self.macs_attention);
+        out + "\n" + &self.totals()
+    }
+
+    /// The totals alone: cost of an image, batch, learning rate, length of the run, memory.
+    pub fn totals(&self) -> String {
+        let mut out = String::new();
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         let share = 100.0 * self.macs_attention as f64 / self.macs as f64;
         let _ = write!(
             out,
-            "\nparameters       {}\nGMACs per image  {:.3}, of which attention {:.4} ({share:.2} %)\n",
+            "parameters       {}\nGMACs per image  {:.3}, of which attention {:.4} ({share:.2} %)\n",
             group(self.parameters),
             self.macs as f64 / 1e9,
             self.macs_attention as f64 / 1e9,
         );
         let _ = writeln!(
             out,
-            "effective batch  {} × {} = {}\nlearning rate    {}",
-            self.config.train.batch_size, self.config.train.accumulate, self.effective_batch, self.learning_rate_formula
+            "effective batch  {} × {} = {} images a step (train.batch_size × train.accumulate)\nlearning rate    {}",
+            self.config.train.batch_size,
+            self.config.train.accumulate,
+            self.effective_batch,
+            match self.config.optimizer.reference_batch {
+                0 => self.learning_rate_formula.clone(),
+                _ => format!(
+                    "{} (optimizer.learning_rate × effective batch / optimizer.reference_batch)",
+                    self.learning_rate_formula
+                ),
+            }
         );
+        let _ = writeln!(out, "schedule         {}", schedule(&self.config));
         match (self.steps, self.steps_per_epoch, self.train_images, self.val_images) {
             (Some(steps), Some(per_epoch), Some(train), Some(val)) => {
                 let _ = writeln!(
@@ -180,6 +196,29 @@ impl Info {
         );
         out
     }
+}
+
+/// The way of the learning rate in words, with every number.
+fn schedule(config: &Config) -> String {
+    let ScheduleConfig { kind, interval, epoch_late, warmup_epochs, warmup_learning_rate, min_learning_rate } = config.schedule;
+    let peak = config.peak_learning_rate();
+    let epochs = config.train.epochs;
+    let warmup = match warmup_epochs {
+        0.0 => String::new(),
+        epochs => format!("{warmup_learning_rate} rising to {peak} over {epochs} epochs, then "),
+    };
+    // timm's cosine begins at the start of the run, so that the warm-up ends a little below the peak's curve.
+    let curve = match kind {
+        ScheduleKind::Cosine => format!("a cosine from {peak} at the start to {min_learning_rate} at the end of epoch {epochs}"),
+        ScheduleKind::Linear => format!("a line from {peak} at the start to {min_learning_rate} at the end of epoch {epochs}"),
+        ScheduleKind::Constant => format!("{peak} to the end of epoch {epochs}"),
+    };
+    let moves = match (interval, epoch_late) {
+        (Interval::Step, _) => "moves every step",
+        (Interval::Epoch, Some(false)) => "moves every epoch",
+        (Interval::Epoch, _) => "moves every epoch, one epoch late",
+    };
+    format!("{warmup}{curve}; {moves}")
 }
 
 /// Which of `train` images an epoch does not show: those that fill no batch, and with repeated augmentation most of them; others in

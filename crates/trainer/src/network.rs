@@ -336,8 +336,8 @@ pub fn weights_hash(path: &Path) -> Result<String> {
 }
 
 /// Puts the weights of `path` (a file, a folder that holds one, or a run) into a network that is to be trained further. A head for
-/// other classes, a distillation head and LayerScale that the file lacks keep their initial values, and the position embedding is
-/// brought to the network's grid; whatever else does not fit is an error. Attention of any kind takes the same projections.
+/// other classes keeps its initial values, and the position embedding is brought to the network's grid; whatever else does not fit is
+/// an error. Attention of any kind takes the same projections.
 ///
 /// # Errors
 /// Where the file cannot be read, or its tensors are not the network's.
@@ -365,5 +365,8 @@ pub fn fine_tune(
     let (model, report) =
         weights::load_into(model, &source, architecture, &options).map_err(|e| load_error(&file, e, architecture))?;
     note(&format!("starting from {}: {report}", file.display()));
+    if report.missing.iter().any(|name| name.starts_with("head")) {
+        note(&format!("the head for {} classes begins anew: the file has none for them", architecture.classes));
+    }
     Ok(model)
 }

@@ -2,9 +2,11 @@
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
+use crate::config::Config;
+use crate::engine::device::OpenDevice;
+use crate::environment::{Environment, Session};
 use crate::error::{Error, Result};
 
 /// Held by the process that works on the run.
@@ -15,36 +17,6 @@ const LOCK: &str = ".lock";
 pub struct RunDir {
     path: PathBuf,
     _lock: File,
-}
-
-/// What the run was computed with: `environment.json`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Environment {
-    /// Version of the program.
-    pub manyheads: String,
-    /// Version of Burn.
-    pub burn: String,
-    /// Operating system.
-    pub os: String,
-    /// Processor architecture.
-    pub arch: String,
-    /// Every process that worked on the run, oldest first.
-    pub sessions: Vec<Session>,
-}
-
-/// One process that worked on a run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Session {
-    /// Seconds since 1970 at its start.
-    pub started: u64,
-    /// Step it started from.
-    pub from_step: u64,
-    /// Device it computed on.
-    pub device: String,
-    /// CPU threads of the machine.
-    pub cpus: usize,
-    /// The command line.
-    pub command: Vec<String>,
 }
 
 fn empty(path: &Path) -> bool {
@@ -102,7 +74,14 @@ impl RunDir {
     fn lock(path: &Path) -> Result<Self> {
         let file = path.join(LOCK);
         let lock = File::create(&file).map_err(|e| Error::io("create", &file, &e))?;
-        match lock.try_lock() {
+        // A process that was killed a moment ago may have been starting another program, which holds its files until it has begun.
+        let deadline = Instant::now() + Duration::from_secs(2);
+        let mut locked = lock.try_lock();
+        while matches!(locked, Err(TryLockError::WouldBlock)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+            locked = lock.try_lock();
+        }
+        match locked {
             Ok(()) => Ok(Self { path: path.into(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(Error::Failed(format!(
                 "another process is working on the run {}; wait for it to end, or stop it",
@@ -138,27 +117,15 @@ impl RunDir {
     ///
     /// # Errors
     /// Where the file cannot be written, or an existing one cannot be read.
-    pub fn note_session(&self, from_step: u64, device: &str) -> Result<()> {
+    pub fn note_session(&self, from_step: u64, device: &OpenDevice, config: &Config) -> Result<()> {
         let path = self.path.join("environment.json");
         let mut environment = match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|e| Error::Failed(format!("{} is damaged: {e}; remove it to go on", path.display())))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Environment {
-                manyheads: env!("CARGO_PKG_VERSION").into(),
-                burn: crate::BURN_VERSION.into(),
-                os: std::env::consts::OS.into(),
-                arch: std::env::consts::ARCH.into(),
-                sessions: Vec::new(),
-            },
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Environment::new(),
             Err(e) => return Err(Error::io("read", &path, &e)),
         };
-        environment.sessions.push(Session {
-            started: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |t| t.as_secs()),
-            from_step,
-            device: device.into(),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            command: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
-        });
+        environment.sessions.push(Session::now(from_step, device, config));
         let mut text = serde_json::to_vec_pretty(&environment).expect("plain values");
         text.push(b'\n');
         self.write("environment.json", &text)

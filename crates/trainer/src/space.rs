@@ -19,19 +19,21 @@ pub fn checkpoint_bytes(config: &Config, architecture: &Architecture) -> u64 {
 pub fn check(run_dir: &Path, config: &Config, architecture: &Architecture) -> Result<()> {
     let each = checkpoint_bytes(config, architecture);
     // The newest ones, the best one, and the one that is written before an older one goes.
-    let count = config.checkpoint.keep as u64 + u64::from(config.checkpoint.keep_best) + 1;
-    let needed = each * count;
+    let lasting = config.train.epochs.checked_div(config.checkpoint.keep_every_epochs).unwrap_or(0);
+    let count = config.checkpoint.keep as u64 + u64::from(config.checkpoint.keep_best) + lasting + 1;
+    let needed = each.saturating_mul(count);
     #[cfg(unix)]
     if let Ok(stat) = rustix::fs::statvfs(run_dir) {
         let free = stat.f_bavail * stat.f_frsize;
         if free < needed {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             return Err(Error::Failed(format!(
-                "{} has {} MiB free, but {count} checkpoints of {} MiB take {} MiB. Free some space, choose another --out, or lower checkpoint.keep",
+                "{} has {} MiB free, but {count} checkpoints of {} MiB take {} MiB. Free some space, choose another --out, or lower checkpoint.keep{}",
                 run_dir.display(),
                 mib(free),
                 mib(each),
-                mib(needed)
+                mib(needed),
+                if lasting > 0 { " or raise checkpoint.keep_every_epochs" } else { "" }
             )));
         }
     }

@@ -5,12 +5,35 @@ use std::path::Path;
 use crate::checkpoint::{Checkpoint, DataFingerprint};
 use crate::config::{Config, load_text};
 use crate::error::{Error, Result};
-use crate::log::progress::Console;
 
 /// Keys that may change, because no number of the steps already done depends on them.
-const FREE: [&str; 7] = ["run.device", "run.name", "data.workers", "data.prefetch", "data.bad_image", "checkpoint", "log"];
+const FREE: [&str; 9] = [
+    "run.device",
+    "run.name",
+    "run.check_resources",
+    "data.workers",
+    "data.prefetch",
+    "data.bad_image",
+    "train.skip_non_finite",
+    "checkpoint",
+    "log",
+];
 
-/// Refuses a configuration or dataset that is not the checkpoint's, or with `allowed` says what is different.
+/// Something that is not as it was at the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The key of the configuration, or that of the dataset's half.
+    pub key: String,
+    /// What was and what is.
+    pub what: String,
+}
+
+/// Whether `key` is one of `allowed`, or in one of its sections.
+fn allows(allowed: &[String], key: &str) -> bool {
+    allowed.iter().any(|allow| key.strip_prefix(allow.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+}
+
+/// Refuses a configuration or dataset that is not the checkpoint's, but for the keys or sections in `allowed`; returns what is different.
 ///
 /// # Errors
 /// Lists every key with both values.
@@ -18,13 +41,23 @@ pub fn check(
     checkpoint: &Checkpoint,
     config: &Config,
     data: &DataFingerprint,
-    allowed: bool,
+    allowed: &[String],
     config_path: &Path,
-    console: &Console,
-) -> Result<()> {
+) -> Result<Vec<Change>> {
     let saved = load_text(&checkpoint.config, &checkpoint.path.join("config.toml").display().to_string(), &[])?.config;
+    let (saved, config) = (table(&saved), table(config));
+    for allow in allowed {
+        let known = |table: &toml::Table| {
+            let mut keys = allow.split('.');
+            let first = keys.next().and_then(|key| table.get(key));
+            keys.try_fold(first, |value, key| value.map(|value| value.get(key))).flatten().is_some()
+        };
+        if !known(&saved) && !known(&config) {
+            return Err(Error::Usage(format!("--allow {allow}: the configuration has no such key or section")));
+        }
+    }
     let mut changes = Vec::new();
-    compare("", &table(&saved), &table(config), &mut changes);
+    compare("", &saved, &config, &mut changes);
     let before = &checkpoint.manifest.data;
     if before.classes != data.classes {
         return Err(Error::Failed(format!(
@@ -36,33 +69,40 @@ pub fn check(
             data.classes.join(", ")
         )));
     }
-    for (what, before, now) in
-        [("training", before.train_images, data.train_images), ("held-out", before.val_images, data.val_images)]
-    {
-        if before != now {
-            changes.push(format!("number of {what} images: {before} in the checkpoint, {now} in the dataset"));
-        }
+    let halves = [
+        ("data.train", "training", (before.train_images, data.train_images), before.train_files == data.train_files),
+        ("data.val", "held-out", (before.val_images, data.val_images), before.val_files == data.val_files),
+    ];
+    for (key, half, (before, now), same_files) in halves {
+        let what = if before != now {
+            format!("number of {half} images: {before} in the checkpoint, {now} in the dataset")
+        } else if !same_files {
+            format!("the {half} images have other file names or another order than in the checkpoint")
+        } else {
+            continue;
+        };
+        changes.push(Change { key: key.into(), what });
     }
-    for (what, before, now) in
-        [("training", &before.train_files, &data.train_files), ("held-out", &before.val_files, &data.val_files)]
-    {
-        if before != now {
-            changes.push(format!("the {what} images have other file names or another order than in the checkpoint"));
-        }
+    let refused: Vec<&Change> = changes.iter().filter(|change| !allows(allowed, &change.key)).collect();
+    if refused.is_empty() {
+        return Ok(changes);
     }
-    if changes.is_empty() {
-        return Ok(());
-    }
-    let list = changes.iter().map(|change| format!("\n  {change}")).collect::<String>();
-    if allowed {
-        console.say(format!("continuing with what is different from the checkpoint:{list}"));
-        return Ok(());
-    }
+    let list: String = refused.iter().map(|change| format!("\n  {}", change.text())).collect();
+    let mut keys: Vec<&str> = refused.iter().map(|change| change.key.as_str()).collect();
+    keys.dedup();
+    let options: String = keys.iter().map(|key| format!(" --allow {key}")).collect();
     Err(Error::Usage(format!(
-        "{} is not what the checkpoint was trained with:{list}\nChange it back, or continue all the same with --override; \
-         the run is then no longer what its start says",
+        "{} is not what the checkpoint was trained with:{list}\nChange it back, or continue all the same with{options}; \
+         the run is then no longer what its start says, which its events will tell",
         config_path.display()
     )))
+}
+
+impl Change {
+    /// What has changed, with its key.
+    pub fn text(&self) -> String {
+        format!("{}: {}", self.key, self.what)
+    }
 }
 
 fn table(config: &Config) -> toml::Table {
@@ -70,7 +110,7 @@ fn table(config: &Config) -> toml::Table {
 }
 
 /// Lists the keys in which two configurations differ.
-fn compare(path: &str, before: &toml::Table, now: &toml::Table, changes: &mut Vec<String>) {
+fn compare(path: &str, before: &toml::Table, now: &toml::Table, changes: &mut Vec<Change>) {
     let mut keys: Vec<&String> = before.keys().chain(now.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -83,9 +123,25 @@ fn compare(path: &str, before: &toml::Table, now: &toml::Table, changes: &mut Ve
             (Some(toml::Value::Table(before)), Some(toml::Value::Table(now))) => compare(&path, before, now, changes),
             (before, now) if before != now => {
                 let show = |value: Option<&toml::Value>| value.map_or("not set".into(), toml::Value::to_string);
-                changes.push(format!("{path}: {} in the checkpoint, {} in the configuration", show(before), show(now)));
+                let what = format!("{} in the checkpoint, {} in the configuration", show(before), show(now));
+                changes.push(Change { key: path, what });
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::allows;
+
+    #[test]
+    fn a_key_is_allowed_by_itself_or_by_its_section() {
+        let allowed = ["train.epochs".to_owned(), "data".to_owned()];
+        for (key, expected) in
+            [("train.epochs", true), ("data.train", true), ("train", false), ("train.epochs_more", false), ("database.x", false)]
+        {
+            assert_eq!(allows(&allowed, key), expected, "{key}");
         }
     }
 }

@@ -10,6 +10,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::parts::Part;
 use crate::error::{Error, Result};
 
 /// Length and hash of a file of a checkpoint.
@@ -64,19 +65,19 @@ pub fn write_synced(path: &Path, contents: impl FnOnce(&mut dyn Write) -> std::i
 }
 
 /// Writes `tensors` in their order as f32 in the safetensors format: the length of a JSON header (u64, little endian), the header
-/// padded with blanks to a multiple of 8, the data.
+/// padded with blanks to a multiple of 8, the data. Each tensor is let go once it is written.
 ///
 /// # Errors
-/// The system's error.
-pub fn write_tensors(out: &mut dyn Write, tensors: &[NamedTensor]) -> std::io::Result<()> {
+/// The system's error, or what is wrong with a tensor.
+pub fn write_tensors(out: &mut dyn Write, tensors: Vec<Part>) -> std::io::Result<()> {
     let mut header = serde_json::Map::new();
     // The key that transformers asks for before it loads a file.
     header.insert("__metadata__".into(), serde_json::json!({"format": "pt"}));
     let mut offset = 0usize;
-    for tensor in tensors {
-        let end = offset + tensor.values.len() * size_of::<f32>();
-        let entry = serde_json::json!({"dtype": "F32", "shape": tensor.shape, "data_offsets": [offset, end]});
-        header.insert(tensor.name.clone(), entry);
+    for tensor in &tensors {
+        let end = offset + tensor.shape().iter().product::<usize>() * size_of::<f32>();
+        let entry = serde_json::json!({"dtype": "F32", "shape": tensor.shape(), "data_offsets": [offset, end]});
+        header.insert(tensor.name().into(), entry);
         offset = end;
     }
     let mut header = serde_json::to_vec(&header)?;
@@ -85,7 +86,7 @@ pub fn write_tensors(out: &mut dyn Write, tensors: &[NamedTensor]) -> std::io::R
     out.write_all(&header)?;
     let mut bytes = Vec::with_capacity(1 << 16);
     for tensor in tensors {
-        for values in tensor.values.chunks(1 << 14) {
+        for values in tensor.into_values()?.chunks(1 << 14) {
             bytes.clear();
             bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             out.write_all(&bytes)?;
@@ -129,10 +130,14 @@ mod tests {
         vec![tensor("b.weight", &[2, 3]), tensor("a", &[5]), tensor("z", &[1, 1, 70_000])]
     }
 
+    fn parts() -> Vec<Part> {
+        tensors().into_iter().map(Part::from).collect()
+    }
+
     #[test]
     fn what_is_written_is_read_back_bit_for_bit() {
         let mut bytes = Vec::new();
-        write_tensors(&mut bytes, &tensors()).unwrap();
+        write_tensors(&mut bytes, parts()).unwrap();
         let read = read_tensors(&bytes, Path::new("x")).unwrap();
         assert_eq!(read.len(), 3);
         for tensor in tensors() {
@@ -146,7 +151,7 @@ mod tests {
     fn the_entry_is_that_of_the_file_on_disk() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.safetensors");
-        let entry = write_synced(&path, |out| write_tensors(out, &tensors())).unwrap();
+        let entry = write_synced(&path, |out| write_tensors(out, parts())).unwrap();
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(entry, FileEntry { bytes: bytes.len() as u64, sha256: sha256_hex(&bytes) });
         assert_eq!(sha256_hex(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -154,9 +159,17 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_not_finite_is_an_error_that_names_its_tensor() {
+        let mut tensors = tensors();
+        tensors[1].values[3] = f32::NAN;
+        let error = write_tensors(&mut Vec::new(), tensors.into_iter().map(Part::from).collect()).unwrap_err();
+        assert!(error.to_string().contains("the tensor a is not finite"), "{error}");
+    }
+
+    #[test]
     fn a_truncated_file_is_refused_by_name() {
         let mut bytes = Vec::new();
-        write_tensors(&mut bytes, &tensors()).unwrap();
+        write_tensors(&mut bytes, parts()).unwrap();
         let error = read_tensors(&bytes[..bytes.len() - 1], Path::new("dir/m.safetensors")).unwrap_err();
         assert!(error.to_string().contains("dir/m.safetensors"), "{error}");
     }

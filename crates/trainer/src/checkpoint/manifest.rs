@@ -76,6 +76,9 @@ pub struct Manifest {
     pub last: Option<Score>,
     /// Steps since the last line of kind `train`.
     pub pending: Vec<PendingStep>,
+    /// Steps left out since the start of the run because their numbers were not finite.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub skipped_steps: u64,
     /// Length of `metrics.jsonl`; a resumed run goes on from there.
     pub metrics_bytes: u64,
     /// The dataset.
@@ -84,6 +87,10 @@ pub struct Manifest {
     pub files: BTreeMap<String, FileEntry>,
     /// Hash of this file with this field empty.
     pub sha256: String,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Manifest {
@@ -131,6 +138,7 @@ mod tests {
             best: Some(Best { step: 10, top1: 81.846 }),
             last: Some(Score { top1: 81.8, top5: 95.6, loss: 0.82, n: 50_000 }),
             pending: vec![PendingStep { step: 11, loss_sum: 0.1f32 as f64, images: 3, gradient_norm: 1e-30 }],
+            skipped_steps: 2,
             metrics_bytes: 345,
             data: DataFingerprint {
                 train_images: 5,

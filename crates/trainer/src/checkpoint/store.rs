@@ -8,6 +8,7 @@ use manyheads_model::weights::timm::NamedTensor;
 
 use super::container::{read_tensors, sha256_hex, write_synced, write_tensors};
 use super::manifest::Manifest;
+use super::parts::Parts;
 use crate::error::{Error, Result};
 
 const MODEL: &str = "model.safetensors";
@@ -28,16 +29,15 @@ pub struct Store {
     dir: PathBuf,
 }
 
-/// What goes into a checkpoint beside the manifest.
-pub struct Parts<'a> {
-    /// Weights under timm's names.
-    pub model: &'a [NamedTensor],
-    /// The running average of the weights, where one is kept.
-    pub ema: Option<&'a [NamedTensor]>,
-    /// Moments of the optimizer.
-    pub optimizer: &'a [NamedTensor],
-    /// The resolved configuration.
-    pub config: &'a str,
+/// Which checkpoints stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keep {
+    /// So many of the newest.
+    pub newest: usize,
+    /// That of this step, the best.
+    pub best: Option<u64>,
+    /// Those of every multiple of so many steps.
+    pub every: Option<u64>,
 }
 
 /// A checkpoint read and found sound.
@@ -113,18 +113,7 @@ impl Store {
     ///
     /// # Errors
     /// Says what could not be written and that the earlier checkpoints are untouched. Nothing half-written is left.
-    pub fn save(&self, mut manifest: Manifest, parts: &Parts<'_>) -> Result<PathBuf> {
-        for tensor in parts.model.iter().chain(parts.ema.into_iter().flatten()).chain(parts.optimizer) {
-            if !tensor.values.iter().all(|value| value.is_finite()) {
-                return Err(Error::Failed(format!(
-                    "after step {} the tensor {} is not finite, so checkpoint {} is not written and the earlier ones are kept. \
-                     Lower optimizer.learning_rate or set optimizer.clip_norm = 1.0",
-                    manifest.step,
-                    tensor.name,
-                    folder(manifest.step)
-                )));
-            }
-        }
+    pub fn save(&self, mut manifest: Manifest, parts: Parts) -> Result<PathBuf> {
         let name = folder(manifest.step);
         let writing = self.dir.join(format!("{WRITING}{name}"));
         let target = self.dir.join(&name);
@@ -137,6 +126,13 @@ impl Store {
                 None => "there is no earlier one".into(),
             };
             let run = self.dir.parent().unwrap_or(&self.dir).display();
+            if e.kind() == std::io::ErrorKind::InvalidData {
+                return Error::Failed(format!(
+                    "after step {} {e}, so checkpoint {name} is not written; {kept}. Lower optimizer.learning_rate or set \
+                     optimizer.clip_norm = 1.0",
+                    manifest.step
+                ));
+            }
             Error::Failed(format!(
                 "checkpoint {name} was not written: cannot {doing}: {e}; {kept}. Mend that, then continue with: manyheads resume {run}"
             ))
@@ -149,7 +145,7 @@ impl Store {
         writing: &Path,
         target: &Path,
         manifest: &mut Manifest,
-        parts: &Parts<'_>,
+        parts: Parts,
     ) -> std::result::Result<(), (String, std::io::Error)> {
         let at = |doing: &str, path: &Path| {
             let what = format!("{doing} {}", path.display());
@@ -260,7 +256,8 @@ impl Store {
     ///
     /// # Errors
     /// Where a link cannot be written or a folder not be removed.
-    pub fn settle(&self, step: u64, best: Option<u64>, keep: usize) -> Result<()> {
+    pub fn settle(&self, step: u64, keep: &Keep) -> Result<()> {
+        let best = keep.best;
         self.link("last", step).map_err(|e| Error::io("link", &self.dir.join("last"), &e))?;
         match best.filter(|best| self.dir.join(folder(*best)).is_dir()) {
             Some(best) => self.link("best", best).map_err(|e| Error::io("link", &self.dir.join("best"), &e))?,
@@ -272,7 +269,7 @@ impl Store {
                 _ => {}
             },
         }
-        self.retain(keep, best)
+        self.retain(keep)
     }
 
     /// The newest checkpoint that is whole, with the reasons why newer ones are not. `None` where there is no checkpoint at all.
@@ -305,6 +302,14 @@ impl Store {
         Err(Error::Failed(format!("no sound checkpoint in {}:{}", self.dir.display(), list.concat())))
     }
 
+    /// The checkpoint of `step`, read and compared with its hashes.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn load(&self, step: u64) -> Result<Checkpoint> {
+        load(&self.dir.join(folder(step)))
+    }
+
     /// Sets a broken checkpoint aside as `step-N.broken`, so that the run can write that step again and nothing is lost.
     ///
     /// # Errors
@@ -319,13 +324,15 @@ impl Store {
         Ok(aside)
     }
 
-    /// Removes all but the `keep` newest checkpoints and the one of `best`.
+    /// Removes the checkpoints that need not be kept.
     ///
     /// # Errors
     /// Where one cannot be removed.
-    fn retain(&self, keep: usize, best: Option<u64>) -> Result<()> {
+    fn retain(&self, keep: &Keep) -> Result<()> {
+        let Keep { newest, best, every } = *keep;
         let steps = self.steps()?;
-        for step in steps.iter().rev().skip(keep).filter(|step| Some(**step) != best) {
+        let goes = |step: &&u64| Some(**step) != best && !every.is_some_and(|every| step.is_multiple_of(every));
+        for step in steps.iter().rev().skip(newest).filter(goes) {
             let path = self.dir.join(folder(*step));
             // Under another name first: half a checkpoint must not look like one.
             let aside = self.dir.join(format!("{WRITING}{}", folder(*step)));

@@ -283,6 +283,7 @@ pub(super) fn check(config: &Config, architecture: &Architecture, images: Images
         "checkpoint.every_minutes",
         "must be at least 0",
     )?;
+    ensure(log.stall_seconds >= 0.0 && log.stall_seconds.is_finite(), "log.stall_seconds", "must be at least 0; 0 says nothing")?;
     ensure(log.every_steps >= 1, "log.every_steps", "at least 1")
 }
 

@@ -195,7 +195,8 @@ fn compose(layers: Vec<Layer>, name: Option<String>, images: Images) -> Result<L
 fn resolve(mut config: Config, layers: Vec<Layer>, images: Images) -> Result<Loaded> {
     let wrong = |path: &str, message: &str, help: Option<&str>| located(&layers, path, message, help);
     let model_error = |e: manyheads_model::ModelError| wrong(&format!("model.{}", e.key), &e.message, e.help.as_deref());
-    let architecture = config.model.resolve().map_err(model_error)?;
+    let mut architecture = config.model.resolve().map_err(model_error)?;
+    architecture.ops = config.run.ops;
     check::fill_from_preset(&mut config);
     check::check(&config, &architecture, images).map_err(|p| wrong(p.key, &p.message, p.help.as_deref()))?;
     config.model = config.model.resolved().map_err(model_error)?;

@@ -10,7 +10,7 @@ mod report;
 
 use std::path::PathBuf;
 
-use manyheads_model::ModelConfig;
+use manyheads_model::{ModelConfig, Ops};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -63,11 +63,16 @@ pub struct RunConfig {
     pub seed: u64,
     /// `auto`, `cpu`, `wgpu`, `wgpu:N`, `cuda` or `cuda:N`. `auto` takes the first of CUDA, a hardware GPU through wgpu, the CPU.
     pub device: String,
+    /// How the network computes: `fused`, each operation in one piece where the device has that form; or `plain`, composed of Burn's
+    /// operations, slower. They differ by rounding.
+    pub ops: Ops,
+    /// Before the start, compare the memory and the disk space that the run needs with what the machine has.
+    pub check_resources: bool,
 }
 
 impl Default for RunConfig {
     fn default() -> Self {
-        Self { name: None, seed: 0, device: "auto".into() }
+        Self { name: None, seed: 0, device: "auto".into(), ops: Ops::default(), check_resources: true }
     }
 }
 
@@ -598,6 +603,8 @@ pub struct TrainConfig {
     /// SHA-256 of that file; a run writes it down, and another file is then refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights_sha256: Option<String>,
+    /// Steps of the whole run that may be left out because their loss or gradient is not finite; each is logged. One more stops the run.
+    pub skip_non_finite: u64,
 }
 
 impl Default for TrainConfig {
@@ -612,6 +619,7 @@ impl Default for TrainConfig {
             label_smoothing: 0.1,
             weights: None,
             weights_sha256: None,
+            skip_non_finite: 0,
         }
     }
 }
@@ -702,11 +710,13 @@ pub struct CheckpointConfig {
     pub keep: usize,
     /// Keep the checkpoint with the best top-1 too, saving after an evaluation that beats it.
     pub keep_best: bool,
+    /// Keep those of every so many epochs for good, saving them too; 0: none.
+    pub keep_every_epochs: u64,
 }
 
 impl Default for CheckpointConfig {
     fn default() -> Self {
-        Self { every_epochs: 1, every_steps: 0, every_minutes: 0.0, keep: 2, keep_best: true }
+        Self { every_epochs: 1, every_steps: 0, every_minutes: 0.0, keep: 2, keep_best: true, keep_every_epochs: 0 }
     }
 }
 
@@ -717,11 +727,19 @@ pub struct LogConfig {
     /// Write a line to `metrics.jsonl` every so many steps: the mean loss since the last one, learning rate, gradient norm.
     #[schemars(range(min = 1))]
     pub every_steps: u64,
+    /// Write TensorBoard's event file, `tensorboard/` in the run, beside `metrics.jsonl`.
+    pub tensorboard: bool,
+    /// In it, the distribution of every weight after each evaluation.
+    pub histograms: bool,
+    /// In it, a picture of so many images of the first batch, as the network sees them; 0: none.
+    pub samples: usize,
+    /// Say what the run is waiting for where nothing has happened for so many seconds, and again each time they pass; 0: never.
+    pub stall_seconds: f64,
 }
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { every_steps: 50 }
+        Self { every_steps: 50, tensorboard: true, histograms: true, samples: 16, stall_seconds: 120.0 }
     }
 }
 

@@ -26,6 +26,8 @@ pub struct OpenDevice {
     pub device: Device,
     /// Kind and model, as `wgpu:0 (llvmpipe)`.
     pub label: String,
+    /// What its kernels are compiled for, where the backend tells.
+    pub kernels: Option<String>,
     /// What people should know of it before they wait for it.
     pub notice: Option<String>,
     /// Results are there as soon as an operation returns, so reading a loss costs nothing.
@@ -65,6 +67,24 @@ impl DeviceName {
     }
 }
 
+/// What went wrong on a device, and where its memory has run out, which settings take less of it. `reason` is the backend's.
+pub fn failed(when: &str, reason: &str) -> String {
+    format!("the device failed {when}: {}{}", reason.trim_end_matches('.'), advice(reason))
+}
+
+/// What to do about a backend's error; nothing where its text does not speak of memory.
+pub fn advice(reason: &str) -> &'static str {
+    let reason = reason.to_lowercase();
+    let signs = ["out of memory", "out_of_memory", "outofmemory", "not enough memory", "allocation failed", "failed to allocate"];
+    match signs.iter().any(|sign| reason.contains(sign)) {
+        true => {
+            ". Its memory is full: lower train.batch_size and raise train.accumulate by as much, which makes the same steps; lower \
+             eval.batch_size where it happened in an evaluation; ema.enabled = false saves a copy of the weights"
+        }
+        false => "",
+    }
+}
+
 /// Opens the device of a run: `wanted`, as the command line names it, or the configuration's.
 ///
 /// # Errors
@@ -88,7 +108,8 @@ fn auto() -> Result<OpenDevice> {
 #[cfg(feature = "flex")]
 fn cpu() -> Result<OpenDevice> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    Ok(OpenDevice { device: Device::flex(), label: format!("cpu ({threads} threads)"), notice: None, eager: true })
+    let label = format!("cpu ({threads} threads)");
+    Ok(OpenDevice { device: Device::flex(), label, kernels: None, notice: None, eager: true })
 }
 
 #[cfg(not(feature = "flex"))]
@@ -156,16 +177,25 @@ fn pick(kind: &str, index: usize, devices: Vec<Device>, missing: &str) -> Result
             _ => format!("device {kind}:{index}: there is no such device; found {found}, numbered from 0"),
         }));
     };
-    let name = device.identity().map_or(String::new(), |identity| format!(" ({})", identity.name));
+    let identity = device.identity();
+    let name = identity.as_ref().map_or(String::new(), |identity| format!(" ({})", identity.name));
+    let kernels = identity.map(|identity| identity.fingerprint);
     let notice = is_software(&device).then(|| {
         format!("{kind}:{index} is a software renderer: it computes on the CPU, many times slower than --device cpu, and is of use for tests only")
     });
-    Ok(OpenDevice { label: format!("{kind}:{index}{name}"), device, notice, eager: false })
+    Ok(OpenDevice { label: format!("{kind}:{index}{name}"), device, kernels, notice, eager: false })
 }
 
 #[cfg(test)]
 mod tests {
     use super::DeviceName::{self, *};
+
+    #[test]
+    fn a_full_memory_is_answered_with_what_takes_less() {
+        let text = super::failed("during training", "Out of memory: cannot reserve 1073741824 bytes.");
+        assert!(text.contains("1073741824 bytes. Its memory is full: lower train.batch_size"), "{text}");
+        assert_eq!(super::failed("during training", "it is gone."), "the device failed during training: it is gone");
+    }
 
     #[test]
     fn names_are_read_strictly() {

@@ -7,6 +7,7 @@ use manyheads_data::{Loader, Skipped};
 use manyheads_model::VisionTransformer;
 use serde::{Deserialize, Serialize};
 
+use super::device::failed;
 use super::protocol::Protocol;
 use super::step::pixels;
 use crate::error::{Error, Result};
@@ -185,7 +186,7 @@ impl Job<'_> {
 
     fn rows(&self, logits: Tensor<2>) -> Result<Vec<Vec<f32>>> {
         let [_, classes] = logits.dims();
-        let failed = |e: String| Error::Failed(format!("the device failed during the evaluation: {e}"));
+        let failed = |e: String| Error::Failed(failed("during the evaluation", &e));
         let data = logits.cast(FloatDType::F32).try_into_data().map_err(|e| failed(e.to_string()))?;
         let values: Vec<f32> = data.try_into_vec().map_err(|e| failed(e.to_string()))?;
         Ok(values.chunks_exact(classes).map(<[f32]>::to_vec).collect())

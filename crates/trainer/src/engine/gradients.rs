@@ -3,6 +3,7 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
 use manyheads_model::VisionTransformer;
+use manyheads_model::ops::sum_of_squares;
 
 use crate::error::{Error, Result};
 use crate::recipe::optimizer::Slots;
@@ -42,8 +43,8 @@ impl GradientSum {
     }
 
     /// L2 norm of the whole gradient, `[1]`, left on the device.
-    pub fn norm(&self) -> Tensor<1> {
-        norm(&self.tensors)
+    pub fn norm(&self, fused: bool) -> Tensor<1> {
+        norm(&self.tensors, fused)
     }
 
     /// Scales the gradient down to `limit` where its `norm` is above it, as `torch.nn.utils.clip_grad_norm_`; nothing is read back.
@@ -58,9 +59,10 @@ impl GradientSum {
     }
 }
 
-/// L2 norm of all `tensors` together, `[1]`, left on the device.
-pub fn norm(tensors: &[Tensor<1>]) -> Tensor<1> {
-    let squares: Vec<Tensor<1>> = tensors.iter().map(|tensor| sum(tensor.clone().square())).collect();
+/// L2 norm of all `tensors` together, `[1]`, left on the device. `fused`: each in one pass, where the device has that form.
+pub fn norm(tensors: &[Tensor<1>], fused: bool) -> Tensor<1> {
+    let squared = |tensor: Tensor<1>| if fused { sum_of_squares(tensor) } else { sum(tensor.square()) };
+    let squares: Vec<Tensor<1>> = tensors.iter().map(|tensor| squared(tensor.clone())).collect();
     sum(Tensor::cat(squares, 0)).sqrt()
 }
 
@@ -97,7 +99,7 @@ mod tests {
     #[test]
     fn the_norm_is_that_of_all_parameters_together() {
         let mut sum = gradients(&[&[3.0, 0.0, 0.0], &[0.0, 4.0]]);
-        let norm = sum.norm();
+        let norm = sum.norm(true);
         assert_eq!(norm.clone().into_scalar::<f32>(), 5.0);
         sum.clip(norm, 1.0);
         let clipped: Vec<f32> = sum.tensors.iter().flat_map(|t| t.clone().into_data().try_to_vec::<f32>().unwrap()).collect();
@@ -109,7 +111,7 @@ mod tests {
     #[test]
     fn a_short_gradient_is_left_alone() {
         let mut sum = gradients(&[&[0.3], &[0.4]]);
-        sum.clip(sum.norm(), 1.0);
+        sum.clip(sum.norm(false), 1.0);
         assert_eq!(sum.tensors[0].clone().into_scalar::<f32>(), 0.3);
     }
 

@@ -1,9 +1,11 @@
 //! Training and evaluation.
 
 pub mod device;
+pub mod dry_run;
 pub mod evaluate;
 pub mod gradients;
 pub mod protocol;
 mod quiet;
 pub mod step;
 pub mod train;
+pub mod watch;

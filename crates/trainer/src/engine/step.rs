@@ -1,14 +1,16 @@
 //! One optimizer step: forward and backward over its batches, then one update.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Tensor, TensorData};
 use manyheads_data::{Batch, Images};
 use manyheads_model::{Architecture, VisionTransformer};
 
+use super::device::failed;
 use super::gradients::GradientSum;
 use crate::checkpoint::PendingStep;
 use crate::config::{Config, LossKind};
 use crate::error::{Error, Result};
 use crate::recipe::distillation::Distillation;
+use crate::recipe::dropout::Samples;
 use crate::recipe::ema::Ema;
 use crate::recipe::loss::{binary_cross_entropy_sum, soft_cross_entropy_sum};
 use crate::recipe::optimizer::{Optimizer, Slots};
@@ -23,7 +25,7 @@ pub struct Learner {
     teacher: Option<Distillation>,
     device: Device,
     rates: Vec<f64>,
-    classes: usize,
+    architecture: Architecture,
     config: Config,
 }
 
@@ -64,11 +66,11 @@ impl Learner {
         let model = slots.freeze(model);
         Ok(Self {
             ema: Ema::new(&model, &config.ema),
-            optimizer: Optimizer::new(slots, &config.optimizer, &device),
+            optimizer: Optimizer::new(slots, &config.optimizer, config.run.ops, &device),
             model: Some(model),
             teacher: None,
             rates: architecture.drop_path_rates(),
-            classes: architecture.classes,
+            architecture: architecture.clone(),
             config: config.clone(),
             device,
         })
@@ -118,7 +120,7 @@ impl Learner {
             return Ok(());
         }
         let device = self.device.clone().autodiff();
-        let classes = self.classes;
+        let classes = self.architecture.classes;
         let mut batch = batch;
         let (targets, blend) = mixing::apply(&mut batch, classes, &self.config)?;
         let targets = Tensor::from_data(TensorData::new(targets, [batch.items.len(), classes]), &device);
@@ -127,10 +129,13 @@ impl Learner {
         let seed = self.config.run.seed;
         let factors = stochastic_depth::factors(seed, batch.epoch, &batch.items, &batch.copies, &self.rates, &device);
         let taught = self.teacher.as_ref().map(|teacher| teacher.targets(&images, &batch, &blend, classes, &device));
-        let heads = self.model().heads(images, factors);
+        let samples = Samples { seed, epoch: batch.epoch, items: &batch.items, copies: &batch.copies };
+        let masks = samples.masks(&self.architecture, &device);
+        let heads = self.model().dropping(images, factors, masks.as_ref());
+        let fused = self.optimizer.fused();
         let base = |logits: Tensor<2>| match self.config.train.loss {
-            LossKind::CrossEntropy => soft_cross_entropy_sum(logits, targets),
-            LossKind::Bce => binary_cross_entropy_sum(logits, targets),
+            LossKind::CrossEntropy => soft_cross_entropy_sum(logits, targets, fused),
+            LossKind::Bce => binary_cross_entropy_sum(logits, targets, fused),
         };
         let loss = match (&self.teacher, taught) {
             (Some(teacher), Some(taught)) => {
@@ -157,7 +162,7 @@ impl Learner {
         if images != planned {
             gradients.scale(planned as f64 / images as f64);
         }
-        let norm = gradients.norm();
+        let norm = gradients.norm(self.optimizer.fused());
         if self.config.optimizer.clip_norm > 0.0 {
             gradients.clip(norm.clone(), self.config.optimizer.clip_norm);
         }
@@ -166,10 +171,15 @@ impl Learner {
 
     /// Applies the step's gradient. `count` is the number of the update from 1.
     pub fn update(&mut self, gradients: GradientSum, learning_rate: f64, count: u64) {
+        self.update_unless(gradients, learning_rate, count, None);
+    }
+
+    /// Applies the step's gradient, and changes nothing where `broken`, `[1]` on the device, is true. The host need not know it yet.
+    pub fn update_unless(&mut self, gradients: GradientSum, learning_rate: f64, count: u64, broken: Option<Tensor<1, Bool>>) {
         let model = self.model.take().expect("the model is away only during an update");
-        let model = self.optimizer.update(model, gradients.into_tensors(), learning_rate, count);
+        let model = self.optimizer.update_unless(model, gradients.into_tensors(), learning_rate, count, broken.as_ref());
         if let Some(ema) = &mut self.ema {
-            ema.update(&model, count);
+            ema.update_unless(&model, count, broken.as_ref());
         }
         self.model = Some(model);
     }
@@ -184,6 +194,15 @@ pub(crate) fn pixels(images: Images) -> Result<Vec<f32>> {
 }
 
 impl StepReport {
+    /// Whether the loss or the gradient's norm is not finite, `[1]`, left on the device.
+    pub fn broken(&self) -> Option<Tensor<1, Bool>> {
+        let Self::OnDevice(numbers, _) = self else { return None };
+        let [loss, norm] = &**numbers;
+        // A comparison with NaN is false, so it is asked what is sound.
+        let sound = |number: &Tensor<1>| number.clone().abs().lower_equal_elem(f32::MAX);
+        Some(sound(loss).bool_and(sound(norm)).bool_not())
+    }
+
     /// Reads the numbers of many steps in one transfer.
     ///
     /// # Errors
@@ -202,7 +221,7 @@ impl StepReport {
         }
         let values: Vec<f32> = Tensor::cat(on_device, 0)
             .try_into_data()
-            .map_err(|e| Error::Failed(format!("the device failed during training: {e}")))?
+            .map_err(|e| Error::Failed(failed("during training", &e.to_string())))?
             .try_into_vec()
             .map_err(|e| Error::Failed(format!("losses cannot be read back: {e}")))?;
         let mut pairs = values.chunks_exact(2);

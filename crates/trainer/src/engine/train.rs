@@ -1,6 +1,7 @@
 //! The training loop. A step is a number (law 2): everything about a step follows from it and the configuration.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -13,18 +14,23 @@ use manyheads_model::weights::timm;
 use super::device::{self, DeviceName, OpenDevice};
 use super::evaluate::{Score, evaluate};
 use super::step::{Learner, StepReport, Window};
-use crate::checkpoint::{Best, Checkpoint, DataFingerprint, FORMAT, Manifest, Newest, Parts, PendingStep, Phase, Store};
+use super::watch::{Activity, Watch};
+use crate::checkpoint::{
+    Best, Checkpoint, DataFingerprint, FORMAT, Job, Keep, Manifest, Newest, Parts, PendingStep, Phase, Saver, Store,
+};
 use crate::config::{Config, Loaded};
 use crate::dataset::{Datasets, eval_loader, train_loader};
 use crate::error::{Error, Result};
-use crate::log::jsonl::{Metrics, Record};
-use crate::log::progress::{Console, Meter, Progress};
+use crate::log::Log;
+use crate::log::jsonl::{Metrics, Record, unix_time};
+use crate::log::progress::{Console, Meter, Progress, View};
 use crate::recipe::distillation::Distillation;
 use crate::recipe::ema::Ema;
 use crate::recipe::schedule::Schedule;
 use crate::run_dir::RunDir;
 use crate::signals::Stop;
-use crate::{info, space, unchanged};
+use crate::unchanged::{self, Change};
+use crate::{info, memory, space};
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +44,15 @@ pub enum Outcome {
         /// Updates done.
         step: u64,
     },
+}
+
+/// What may be different when a run is continued.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    /// `KEY=VALUE` settings that win over the run's configuration.
+    pub sets: Vec<String>,
+    /// Keys and sections of the configuration that may differ from the checkpoint's; `data.train` and `data.val` stand for the images too.
+    pub allow: Vec<String>,
 }
 
 /// A finished run.
@@ -57,28 +72,31 @@ pub struct Summary {
 
 /// Trains from the start.
 ///
-/// `out` is the run's folder, `device` wins over the configuration's.
+/// `out` is the run's folder, `device` wins over the configuration's, `view` is what people see of it.
 ///
 /// # Errors
 /// Where the configuration does not fit the data, or the work fails.
-pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) -> Result<Outcome> {
+pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>, view: View) -> Result<Outcome> {
     let mut loaded = loaded.clone();
     check_weights(&mut loaded)?;
     let loaded = &loaded;
     let config = &loaded.config;
-    let console = Console::default();
+    let console = Console::new(view);
     let datasets = Datasets::open(config)?;
     loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
     let loaders = Loaders::new(loaded, datasets)?;
     let open = device::open(config, device)?;
+    check_memory(loaded, &open, &console)?;
     let stop = Stop::on_signals()?;
     // Before there is a run: weights or a teacher that do not fit leave nothing behind.
     let learner = learner(loaded, &loaders, &open, true, &console)?;
     let dir = RunDir::create(out, config.run.name.as_deref().unwrap_or("run"))?;
-    space::check(dir.path(), config, &loaded.architecture)?;
+    if config.run.check_resources {
+        space::check(dir.path(), config, &loaded.architecture)?;
+    }
     Store::new(dir.path()).create()?;
     dir.write("config.toml", config.to_toml().as_bytes())?;
-    dir.note_session(0, &open.label)?;
+    dir.note_session(0, &open, config)?;
     let metrics = Metrics::open(dir.path(), 0)?;
     console.say(format!("run {}", dir.path().display()));
     let state = State::start(loaders.fingerprint.clone());
@@ -87,15 +105,15 @@ pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>) ->
 
 /// Continues the run in `run_dir` from its newest sound checkpoint.
 ///
-/// `override_config` accepts a configuration or dataset that is not the one the checkpoint was trained with.
+/// `changes` says what may be different from what the checkpoint was trained with; it is written into the run.
 ///
 /// # Errors
 /// Where there is no sound checkpoint, the configuration was changed, or the work fails.
-pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool) -> Result<Outcome> {
-    let console = Console::default();
+pub fn resume(run_dir: &Path, device: Option<DeviceName>, changes: &Changes, view: View) -> Result<Outcome> {
+    let console = Console::new(view);
     let dir = RunDir::open(run_dir)?;
     let config_path = dir.path().join("config.toml");
-    let loaded = crate::config::load(&config_path, &[])?;
+    let loaded = crate::config::load(&config_path, &changes.sets)?;
     let config = &loaded.config;
     let store = Store::new(dir.path());
     store.tidy()?;
@@ -105,10 +123,14 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
     let loaders = Loaders::new(&loaded, datasets)?;
     let stop = Stop::on_signals()?;
     let open = device::open(config, device)?;
+    check_memory(&loaded, &open, &console)?;
 
     let Some(Newest { checkpoint, broken }) = found else {
         console.say(format!("run {}: no checkpoint was finished yet, starting from step 0", dir.path().display()));
-        dir.note_session(0, &open.label)?;
+        if !changes.sets.is_empty() {
+            dir.write("config.toml", config.to_toml().as_bytes())?;
+        }
+        dir.note_session(0, &open, config)?;
         let metrics = Metrics::open(dir.path(), 0)?;
         let state = State::start(loaders.fingerprint.clone());
         check_weights(&mut loaded.clone())?;
@@ -120,7 +142,7 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         console
             .say(format!("checkpoint step-{step:08} is not sound and is not used: {reason}; set aside as {}", aside.display()));
     }
-    unchanged::check(&checkpoint, config, &loaders.fingerprint, override_config, &config_path, &console)?;
+    let different = unchanged::check(&checkpoint, config, &loaders.fingerprint, &changes.allow, &config_path)?;
     let manifest = &checkpoint.manifest;
     let steps = config.steps_per_epoch(loaders.train.source().len()) * config.train.epochs;
     if manifest.step > steps {
@@ -130,7 +152,10 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         )));
     }
     console.say(format!("run {}: continuing from {}", dir.path().display(), checkpoint.path.display()));
-    dir.note_session(manifest.step, &open.label)?;
+    for line in taken_over(&checkpoint, config, loaders.train.batches_per_epoch()) {
+        console.say(line);
+    }
+    dir.note_session(manifest.step, &open, config)?;
     let metrics = Metrics::open(dir.path(), manifest.metrics_bytes)?;
     let state = State {
         step: manifest.step,
@@ -138,14 +163,59 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, override_config: bool)
         best: manifest.best.clone(),
         last: manifest.last,
         pending: manifest.pending.iter().map(|step| (step.step, StepReport::Read(step.clone()))).collect(),
+        skipped_steps: manifest.skipped_steps,
         fingerprint: loaders.fingerprint.clone(),
     };
     let learner = learner(&loaded, &loaders, &open, false, &console)?;
     let mut run = Run::new(loaded, dir, loaders, open, learner, stop, metrics, state, console)?;
     run.load(checkpoint)?;
-    run.store.settle(run.state.step, run.best_kept(), run.config().checkpoint.keep)?;
+    run.store.settle(run.state.step, &run.keep())?;
     run.saved_at = Some((run.state.step, run.state.phase));
+    // Only now it is known that the checkpoint fits what was set.
+    if !changes.sets.is_empty() {
+        run.dir.write("config.toml", run.config().to_toml().as_bytes())?;
+    }
+    run.accept(&different)?;
     run.go()
+}
+
+/// Whether the memory can hold the run; what is tight is told.
+fn check_memory(loaded: &Loaded, device: &OpenDevice, console: &Console) -> Result<()> {
+    // Other devices have a memory of their own, which no backend tells the size of.
+    if loaded.config.run.check_resources
+        && device.eager
+        && let Some(warning) = memory::check(&loaded.config, &loaded.architecture)?
+    {
+        console.say(warning);
+    }
+    Ok(())
+}
+
+/// What a run that is continued has from its checkpoint, and what from its configuration.
+fn taken_over(checkpoint: &Checkpoint, config: &Config, batches: usize) -> Vec<String> {
+    let Checkpoint { manifest, model, ema, optimizer, .. } = checkpoint;
+    let per_epoch = (batches.div_ceil(config.train.accumulate) as u64).max(1);
+    let (epoch, within) = (manifest.step / per_epoch, manifest.step % per_epoch);
+    let average = ema.as_ref().map_or("none".to_owned(), |tensors| format!("{} tensors", tensors.len()));
+    let best = manifest.best.as_ref();
+    let best = best.map_or("none yet".to_owned(), |best| format!("top-1 {:.2} % at step {}", best.top1, best.step));
+    let skipped = match manifest.skipped_steps {
+        0 => String::new(),
+        count => format!(" | {count} steps left out"),
+    };
+    vec![
+        format!(
+            "from the checkpoint: step {} of {} | epoch {} of {}, {within} of its {per_epoch} steps done | weights {} tensors | \
+             optimizer {} tensors | averaged weights {average} | best {best}{skipped}",
+            manifest.step,
+            per_epoch * config.train.epochs,
+            (epoch + 1).min(config.train.epochs),
+            config.train.epochs,
+            model.len(),
+            optimizer.len(),
+        ),
+        "from the configuration: learning rate, order of the images and all that is random, as functions of the step and the seed".into(),
+    ]
 }
 
 /// Both halves of the data, ready to be read.
@@ -175,7 +245,7 @@ fn class_hint(datasets: &Datasets) -> String {
 }
 
 /// Writes down which weights a run starts from, or finds that they are others than those written down.
-fn check_weights(loaded: &mut Loaded) -> Result<()> {
+pub(super) fn check_weights(loaded: &mut Loaded) -> Result<()> {
     let Some(path) = &loaded.config.train.weights else { return Ok(()) };
     let hash = crate::network::weights_hash(path)?;
     match &loaded.config.train.weights_sha256 {
@@ -214,12 +284,14 @@ struct State {
     last: Option<Score>,
     /// Steps whose line in the metrics is still to come, with their numbers.
     pending: Vec<(u64, StepReport)>,
+    /// Steps left out since the start of the run.
+    skipped_steps: u64,
     fingerprint: DataFingerprint,
 }
 
 impl State {
     fn start(fingerprint: DataFingerprint) -> Self {
-        Self { step: 0, phase: Phase::Done, best: None, last: None, pending: Vec::new(), fingerprint }
+        Self { step: 0, phase: Phase::Done, best: None, last: None, pending: Vec::new(), skipped_steps: 0, fingerprint }
     }
 }
 
@@ -228,10 +300,11 @@ struct Run {
     loaded: Loaded,
     dir: RunDir,
     store: Store,
-    metrics: Metrics,
+    saver: Saver,
+    metrics: Log,
     device: OpenDevice,
     learner: Learner,
-    loader: Loader,
+    loader: Arc<Loader>,
     eval_loader: Loader,
     schedule: Schedule,
     steps_per_epoch: u64,
@@ -248,6 +321,9 @@ struct Run {
     saved: Instant,
     /// Step and phase of the checkpoint this process wrote last.
     saved_at: Option<(u64, Phase)>,
+    /// Step of a checkpoint that somebody waits for at the keyboard.
+    wished: Option<u64>,
+    watch: Watch,
     skipped: u64,
 }
 
@@ -280,14 +356,20 @@ impl Run {
         for line in info::announcement(&loaded, &device.label, loader.source().len(), eval_loader.len(), steps_per_epoch) {
             console.say(line);
         }
+        let (metrics, notice) = Log::open(metrics, dir.path(), &loaded, &loader)?;
+        if let Some(notice) = notice {
+            console.say(notice);
+        }
         let schedule = Schedule::new(config, steps_per_epoch);
+        let store = Store::new(dir.path());
         Ok(Self {
-            store: Store::new(dir.path()),
+            saver: Saver::new(store.clone()),
+            store,
             dir,
             metrics,
             device,
             learner,
-            loader,
+            loader: Arc::new(loader),
             eval_loader,
             schedule,
             steps_per_epoch,
@@ -301,6 +383,8 @@ impl Run {
             stepping: None,
             saved: Instant::now(),
             saved_at: None,
+            wished: None,
+            watch: Watch::start(None, |_, _| {}).map_err(watch_failed)?,
             skipped: 0,
             loaded,
         })
@@ -341,9 +425,45 @@ impl Run {
     /// Trains to the end, or to a signal.
     fn go(mut self) -> Result<Outcome> {
         self.console.start(self.steps, self.state.step);
+        let title = format!("{} on {}", self.dir.path().display(), self.device.label);
+        if let Some(sink) = self.console.dashboard(&title, &self.stop) {
+            self.metrics.follow(sink)?;
+        }
+        self.watch()?;
         let outcome = self.work();
+        // Whatever ended the run, what is being written is not to be cut off.
+        let saved = self.saved();
+        self.watch.pulse().enter(Activity::None);
         self.console.finish();
-        outcome
+        match (outcome, saved) {
+            (Err(error), Err(unsaved)) => Err(Error::Failed(format!("{error}. Besides: {unsaved}"))),
+            (Err(error), Ok(())) | (Ok(_), Err(error)) => Err(error),
+            (Ok(outcome), Ok(())) => Ok(outcome),
+        }
+    }
+
+    /// Has it said where the run waits for long.
+    fn watch(&mut self) -> Result<()> {
+        let limit = self.config().log.stall_seconds;
+        let limit = (limit > 0.0).then(|| Duration::from_secs_f64(limit));
+        let (speaker, loader, label) = (self.console.speaker(), self.loader.clone(), self.device.label.clone());
+        let report = move |activity: Activity, elapsed: Duration| {
+            let seconds = elapsed.as_secs();
+            let what = match activity {
+                Activity::None => return,
+                Activity::Batch { epoch, batch } => {
+                    let names = names(&loader, loader.items(epoch, batch));
+                    format!("the loader, for batch {batch} of epoch {epoch}, which holds {names}")
+                }
+                Activity::Step(step) => format!("{label}, to compute step {step}"),
+                Activity::Evaluation => format!("the next batch of the evaluation on {label}"),
+                Activity::Checkpoint(step) => format!("the disk, to hold checkpoint step-{step:08}"),
+            };
+            speaker.say(&format!("stalled: waiting for {seconds} s for {what}"));
+        };
+        self.watch = Watch::start(limit, report).map_err(watch_failed)?;
+        self.console.set_pulse(self.watch.pulse().clone());
+        Ok(())
     }
 
     fn work(&mut self) -> Result<Outcome> {
@@ -362,6 +482,9 @@ impl Run {
                 break;
             }
             self.step()?;
+            // An error of a checkpoint that was being written ends the run here.
+            let saved = self.saver.poll()?;
+            self.tell_saved(saved);
         }
         Ok(Outcome::Interrupted { run: self.dir.path().into(), step: self.state.step })
     }
@@ -393,9 +516,11 @@ impl Run {
             self.batches = Some(self.loader.epoch(epoch, window.start));
         }
         let mut sum = Window::new(window.clone().map(|batch| self.loader.batch_len(batch)).sum());
-        for _ in window {
+        for number in window {
             let waiting = Instant::now();
+            self.watch.pulse().enter(Activity::Batch { epoch, batch: number });
             let next = self.batches.as_mut().and_then(Iterator::next);
+            self.watch.pulse().enter(Activity::Step(self.state.step));
             self.meter.wait(waiting.elapsed());
             let mut batch = next
                 .ok_or_else(|| Error::Failed("the loader ended before its epoch".into()))?
@@ -410,12 +535,18 @@ impl Run {
         }
         // A step whose images are all unreadable changes nothing and is counted all the same.
         if let Some((gradients, report)) = self.learner.close(sum) {
+            // Elsewhere the device itself leaves a broken step out, and the host learns of it when it reads the numbers.
+            let broken = if self.device.eager { None } else { report.broken() };
             self.state.pending.push((self.state.step, report));
+            let skipped = self.state.skipped_steps;
             if self.device.eager {
                 // Reading costs nothing here, and a broken step is found before it touches the weights.
                 self.read_pending()?;
             }
-            self.learner.update(gradients, self.schedule.learning_rate(self.state.step), self.state.step + 1);
+            if self.state.skipped_steps == skipped {
+                let rate = self.schedule.learning_rate(self.state.step);
+                self.learner.update_unless(gradients, rate, self.state.step + 1, broken);
+            }
         }
         self.state.step += 1;
         self.state.phase = Phase::Trained;
@@ -459,6 +590,7 @@ impl Run {
         let every = self.config().eval.every_epochs;
         let due = |every: u64, count: u64| every > 0 && count.is_multiple_of(every);
         if run_ends || (epoch_ends && due(every, epochs_done)) {
+            let before = self.metrics.bytes();
             match self.evaluate(epochs_done) {
                 Ok(Some(better)) => improved = better,
                 Ok(None) => {
@@ -466,8 +598,8 @@ impl Run {
                     return Ok(Then::Leave);
                 }
                 Err(error) => {
-                    // The epoch's training is not to be lost with its evaluation.
-                    if let Err(unsaved) = self.save() {
+                    // The epoch's training is not to be lost with its evaluation, which will be done anew from its first line.
+                    if let Err(unsaved) = self.metrics.cut(before).and_then(|()| self.save()).and_then(|()| self.saved()) {
                         return Err(Error::Failed(format!("{error}. Besides: {unsaved}")));
                     }
                     let run = self.dir.path().display();
@@ -480,6 +612,7 @@ impl Run {
         let checkpoint = self.config().checkpoint.clone();
         let scheduled = run_ends
             || (epoch_ends && due(checkpoint.every_epochs, epochs_done))
+            || (epoch_ends && due(checkpoint.keep_every_epochs, epochs_done))
             || due(checkpoint.every_steps, step)
             || (improved && checkpoint.keep_best);
         let timed = checkpoint.every_minutes > 0.0 && self.saved.elapsed().as_secs_f64() >= checkpoint.every_minutes * 60.0;
@@ -489,43 +622,87 @@ impl Run {
             // or on a signal leave no line: two equal runs differ in nothing but `time_` and `rate_`.
             self.metrics.write(&Record::Checkpoint { step, path: format!("checkpoints/step-{step:08}") })?;
         }
-        if scheduled || timed {
+        if self.console.checkpoint_wished() {
+            self.wished = Some(step);
+        }
+        let wished = self.wished == Some(step);
+        if scheduled || timed || wished {
             self.save()?;
+        }
+        if wished && self.saver.writing() != Some(step) {
+            // It was there already.
+            self.tell_saved(Some(step));
         }
         Ok(Then::GoOn)
     }
 
-    /// Brings the numbers of the pending steps to the host and stops where one is not finite.
+    /// Brings the numbers of the pending steps to the host and takes those out that are not finite.
+    ///
+    /// # Errors
+    /// Where there are more of these than the configuration lets pass.
     fn read_pending(&mut self) -> Result<()> {
         StepReport::read_all(&mut self.state.pending)?;
-        for (step, report) in &self.state.pending {
-            let StepReport::Read(PendingStep { loss_sum, gradient_norm, .. }) = report else { continue };
-            if loss_sum.is_finite() && gradient_norm.is_finite() {
-                continue;
+        let broken = |report: &StepReport| match report {
+            StepReport::Read(PendingStep { loss_sum, gradient_norm, .. }) => {
+                if !loss_sum.is_finite() {
+                    Some(format!("loss is {loss_sum}"))
+                } else {
+                    (!gradient_norm.is_finite()).then(|| format!("gradient norm is {gradient_norm}"))
+                }
             }
-            let step = *step;
-            let what =
-                if loss_sum.is_finite() { format!("gradient norm is {gradient_norm}") } else { format!("loss is {loss_sum}") };
-            let kept = match self.store.steps()?.last() {
-                Some(step) => format!("the last good state is checkpoint step-{step:08}"),
-                None => "no checkpoint was written yet".into(),
-            };
-            return Err(Error::Failed(format!(
-                "step {step}: the {what}, so training stops before anything is saved; {kept}. {}. \
-                 Lower optimizer.learning_rate, set optimizer.clip_norm = 1.0, or look at these images",
-                self.step_items(step)
-            )));
-        }
-        Ok(())
+            StepReport::OnDevice(..) => None,
+        };
+        let broken: Vec<(u64, String)> =
+            self.state.pending.iter().filter_map(|(step, report)| Some((*step, broken(report)?))).collect();
+        self.state.pending.retain(|(step, _)| broken.iter().all(|(left_out, _)| left_out != step));
+        broken.into_iter().try_for_each(|(step, what)| self.not_finite(step, &what))
     }
 
-    /// The images of a step, for an error.
-    fn step_items(&self, step: u64) -> String {
+    /// Leaves out a step, or stops where too many have been left out. Its update has not touched the weights.
+    fn not_finite(&mut self, step: u64, what: &str) -> Result<()> {
         let (epoch, within) = self.place(step);
-        let items: Vec<usize> = self.window(within).flat_map(|batch| self.loader.items(epoch, batch)).collect();
-        let shown: Vec<String> = items.iter().take(16).map(usize::to_string).collect();
-        let more = if items.len() > shown.len() { format!(" and {} more", items.len() - shown.len()) } else { String::new() };
-        format!("Images of the step, by number in the dataset: {}{more}", shown.join(", "))
+        let images: Vec<usize> = self.window(within).flat_map(|batch| self.loader.items(epoch, batch)).collect();
+        let images = names(&self.loader, images);
+        self.state.skipped_steps += 1;
+        let (skipped, allowed) = (self.state.skipped_steps, self.config().train.skip_non_finite);
+        let event = if skipped > allowed { "not-finite" } else { "skipped-step" };
+        let reason = format!("the {what}; images of the step: {images}");
+        self.metrics.write(&Record::Event { step, event: event.into(), path: String::new(), reason })?;
+        if skipped <= allowed {
+            self.console.say(format!(
+                "step {step}: the {what}; it is left out, {skipped} of {allowed} that train.skip_non_finite lets pass. Images of the \
+                 step: {images}"
+            ));
+            return Ok(());
+        }
+        // What is being written may be the last good state.
+        let unsaved = self.saver.wait().err().map_or(String::new(), |error| format!(". Besides: {error}"));
+        let kept = match self.store.steps()?.last() {
+            Some(step) => format!(
+                "the last good state is checkpoint step-{step:08}, from which `manyheads resume {}` goes on",
+                self.dir.path().display()
+            ),
+            None => "no checkpoint was written yet".into(),
+        };
+        let weight = self.largest_weight();
+        let skipping = match allowed {
+            0 => "set train.skip_non_finite to leave such steps out".into(),
+            _ => format!("{allowed} such steps have been left out before"),
+        };
+        Err(Error::Failed(format!(
+            "step {step}: the {what}, so training stops before the weights are touched; {kept}. Images of the step: {images}{weight}. Lower \
+             optimizer.learning_rate, set optimizer.clip_norm = 1.0, or look at these images; {skipping}{unsaved}"
+        )))
+    }
+
+    /// The largest weight, for an error: where one is out of all proportion, that is the reason.
+    fn largest_weight(&self) -> String {
+        let Ok(tensors) = timm::try_export(self.learner.model()) else { return String::new() };
+        let size = |values: &[f32]| {
+            values.iter().map(|value| if value.is_nan() { f32::INFINITY } else { value.abs() }).fold(0.0, f32::max)
+        };
+        let largest = tensors.iter().map(|tensor| (size(&tensor.values), &tensor.name)).max_by(|a, b| a.0.total_cmp(&b.0));
+        largest.map_or(String::new(), |(value, name)| format!(". The largest weight is {value:.3e}, in {name}"))
     }
 
     /// Writes the line of the steps since the last one. Without such steps it does nothing.
@@ -545,6 +722,7 @@ impl Run {
             gradient_norm: last.gradient_norm,
             images,
             time_seconds: self.started.elapsed().as_secs_f64(),
+            time_unix: unix_time(),
             rate_images_per_second: images_per_second,
             rate_data_wait: data_wait,
         })
@@ -582,14 +760,15 @@ impl Run {
     /// Evaluates after `epochs` epochs; whether it is the best so far. `None` where a signal came.
     fn evaluate(&mut self, epochs: u64) -> Result<Option<bool>> {
         let step = self.state.step;
+        self.watch.pulse().enter(Activity::Evaluation);
         let model = self.learner.model().valid();
-        let result = evaluate(&model, &self.eval_loader, &self.device.device, Some(&self.stop), &Console::default())?;
+        let result = evaluate(&model, &self.eval_loader, &self.device.device, Some(&self.stop), &self.console.aside())?;
         let Some(evaluation) = result else { return Ok(None) };
         let averaged = match self.learner.ema() {
             None => None,
             Some(ema) => {
                 let stop = Some(&self.stop);
-                match evaluate(ema.model(), &self.eval_loader, &self.device.device, stop, &Console::default())? {
+                match evaluate(ema.model(), &self.eval_loader, &self.device.device, stop, &self.console.aside())? {
                     Some(evaluation) => Some(evaluation.score),
                     None => return Ok(None),
                 }
@@ -613,9 +792,11 @@ impl Run {
             ema_loss: averaged.map(|score| score.loss),
             skipped: evaluation.skipped.len() as u64,
             time_seconds: self.started.elapsed().as_secs_f64(),
+            time_unix: unix_time(),
             time_evaluation_seconds: evaluation.seconds,
             rate_images_per_second: n as f64 / evaluation.seconds.max(1e-9),
         })?;
+        self.metrics.weights(step, || timm::try_export(self.learner.model()).map_err(|e| device_failed(&e)))?;
         let skipped = match evaluation.skipped.len() {
             0 => String::new(),
             skipped => format!(" ({skipped} unreadable images left out)"),
@@ -639,13 +820,24 @@ impl Run {
         self.state.best.as_ref().map(|best| best.step).filter(|_| self.config().checkpoint.keep_best)
     }
 
-    /// Writes a checkpoint of the present state and removes what need not be kept.
+    /// Which checkpoints stay.
+    fn keep(&self) -> Keep {
+        let checkpoint = &self.config().checkpoint;
+        let every = (checkpoint.keep_every_epochs > 0).then(|| checkpoint.keep_every_epochs.saturating_mul(self.steps_per_epoch));
+        Keep { newest: checkpoint.keep, best: self.best_kept(), every }
+    }
+
+    /// Takes the present state, to be written while training goes on. Where one is still being written, waits for it.
     fn save(&mut self) -> Result<()> {
         if self.saved_at == Some((self.state.step, self.state.phase)) {
             return Ok(());
         }
         self.read_pending()?;
-        self.metrics.sync()?;
+        self.saved()?;
+        let (logs, notes) = self.metrics.check()?;
+        for note in notes {
+            self.console.say(note);
+        }
         let pending = self.state.pending.iter().filter_map(|(_, report)| match report {
             StepReport::Read(numbers) => Some(numbers.clone()),
             StepReport::OnDevice(..) => None,
@@ -658,20 +850,71 @@ impl Run {
             best: self.state.best.clone(),
             last: self.state.last,
             pending: pending.collect(),
+            skipped_steps: self.state.skipped_steps,
             metrics_bytes: self.metrics.bytes(),
             data: self.state.fingerprint.clone(),
             files: Default::default(),
             sha256: String::new(),
         };
-        let model = timm::export(self.learner.model());
-        let optimizer = self.learner.optimizer().export();
-        let config = self.config().to_toml();
-        let ema = self.learner.ema().map(Ema::export);
-        self.store.save(manifest, &Parts { model: &model, ema: ema.as_deref(), optimizer: &optimizer, config: &config })?;
-        let best = self.best_kept();
-        self.store.settle(self.state.step, best, self.config().checkpoint.keep)?;
+        let model = timm::hold(self.learner.model());
+        let ema = self.learner.ema().map(Ema::hold);
+        let parts = Parts::hold(model, ema, self.learner.optimizer().hold(), self.config().to_toml(), self.device.eager)?;
+        self.saver.start(Job { manifest, parts, logs, keep: self.keep() })?;
         self.saved = Instant::now();
         self.saved_at = Some((self.state.step, self.state.phase));
         Ok(())
     }
+
+    /// Waits until nothing is being written.
+    fn saved(&mut self) -> Result<()> {
+        let Some(step) = self.saver.writing() else { return Ok(()) };
+        let before = self.watch.pulse().enter(Activity::Checkpoint(step));
+        let saved = self.saver.wait()?;
+        self.watch.pulse().enter(before);
+        self.tell_saved(saved);
+        Ok(())
+    }
+
+    /// Tells who asked for the checkpoint of a step that it is on the disk.
+    fn tell_saved(&mut self, saved: Option<u64>) {
+        if let Some(step) = saved
+            && self.wished == saved
+        {
+            self.wished = None;
+            self.console.say(format!("checkpoint step-{step:08} is saved"));
+        }
+    }
+
+    /// Writes down what a run that is continued does differently, in its events and in a checkpoint with the new configuration.
+    fn accept(&mut self, changes: &[Change]) -> Result<()> {
+        for change in changes {
+            self.console.say(format!("from now on different: {}", change.text()));
+            let (path, reason) = (change.key.clone(), change.what.clone());
+            self.metrics.write(&Record::Event { step: self.state.step, event: "changed".into(), path, reason })?;
+        }
+        if !changes.is_empty() {
+            self.saved_at = None;
+            self.save()?;
+            self.saved()?;
+        }
+        Ok(())
+    }
+}
+
+/// The names of images, as many as can be read at a glance.
+fn names(loader: &Loader, items: Vec<usize>) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<String> = items.iter().take(SHOWN).map(|item| loader.source().name(*item)).collect();
+    match items.len().saturating_sub(SHOWN) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+fn device_failed(error: &burn::tensor::ExecutionError) -> Error {
+    Error::Failed(device::failed("when the weights were to be read", &error.to_string()))
+}
+
+fn watch_failed(error: std::io::Error) -> Error {
+    Error::Failed(format!("cannot start the thread that watches the run: {error}"))
 }

@@ -1,11 +1,12 @@
 //! `metrics.jsonl`: one JSON object a line, that two equal runs write alike but for keys that begin with `time_` or `rate_`.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::file::{LogFile, Unsynced};
 use crate::error::{Error, Result};
 
 /// A line of the metrics.
@@ -28,6 +29,9 @@ pub enum Record {
         images: u64,
         /// Seconds since the process started training.
         time_seconds: f64,
+        /// Seconds since 1970.
+        #[serde(default)]
+        time_unix: f64,
         /// Images a second since the last line, waiting included.
         rate_images_per_second: f64,
         /// Share of the time since the last line in which the loop waited for the loader, 0 to 1.
@@ -60,6 +64,9 @@ pub enum Record {
         skipped: u64,
         /// Seconds since the process started training.
         time_seconds: f64,
+        /// Seconds since 1970.
+        #[serde(default)]
+        time_unix: f64,
         /// Seconds it took.
         time_evaluation_seconds: f64,
         /// Images a second.
@@ -85,12 +92,17 @@ pub enum Record {
     },
 }
 
+/// Seconds since 1970.
+pub fn unix_time() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
+}
+
 /// The open metrics of a run.
 #[derive(Debug)]
 pub struct Metrics {
     path: PathBuf,
-    file: File,
-    bytes: u64,
+    run_dir: PathBuf,
+    log: LogFile,
 }
 
 impl Metrics {
@@ -127,7 +139,24 @@ impl Metrics {
                 path.display()
             )));
         }
-        Ok(Self { path, file, bytes })
+        Ok(Self { log: LogFile::adopt(path.clone(), file, bytes), run_dir: run_dir.into(), path })
+    }
+
+    /// Every line so far.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, naming the line.
+    pub fn records(&mut self) -> Result<Vec<Record>> {
+        let bytes = self.log.contents()?;
+        let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).enumerate();
+        lines
+            .map(|(number, line)| {
+                serde_json::from_slice(line).map_err(|e| {
+                    let path = self.path.display();
+                    Error::Failed(format!("{path}: line {} cannot be read: {e}. Put it back, or start a new run", number + 1))
+                })
+            })
+            .collect()
     }
 
     /// Appends a line. It is handed to the system at once, so that it survives the process.
@@ -137,22 +166,28 @@ impl Metrics {
     pub fn write(&mut self, record: &Record) -> Result<()> {
         let mut line = serde_json::to_vec(record).expect("a record has only values that JSON can hold");
         line.push(b'\n');
-        self.file.write_all(&line).map_err(|e| Error::io("write", &self.path, &e))?;
-        self.bytes += line.len() as u64;
-        Ok(())
+        self.log.append(&line)
+    }
+
+    /// Takes back the lines beyond `bytes` bytes.
+    ///
+    /// # Errors
+    /// Where the file cannot be cut.
+    pub fn cut(&mut self, bytes: u64) -> Result<()> {
+        self.log.cut(bytes)
     }
 
     /// Length of the file.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.log.bytes()
     }
 
-    /// Waits until everything written is on the disk.
+    /// Adds the file to those that are to reach the disk. One that was removed meanwhile is put back, which the returned text says.
     ///
     /// # Errors
-    /// Where the disk refuses.
-    pub fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|e| Error::io("sync", &self.path, &e))
+    /// Where it cannot be put back.
+    pub(crate) fn check(&mut self, unsynced: &mut Vec<Unsynced>) -> Result<Option<String>> {
+        self.log.check(&self.run_dir, unsynced)
     }
 }
 
@@ -173,7 +208,7 @@ mod tests {
         metrics.write(&record(2)).unwrap();
         let mut metrics = Metrics::open(dir.path(), known).unwrap();
         metrics.write(&record(3)).unwrap();
-        metrics.sync().unwrap();
+        assert_eq!(metrics.records().unwrap(), [record(1), record(3)]);
         let text = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
         let lines: Vec<Record> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines, [record(1), record(3)]);

@@ -82,6 +82,14 @@ impl Distillation {
         Ok(Some(Self { kind, alpha: settings.alpha, temperature: settings.temperature, teacher }))
     }
 
+    /// Where the configuration has a teacher, one that finds all classes alike in each of `images` images: to try a training out without it.
+    pub(crate) fn of_zeros(config: &Config, architecture: &Architecture, images: usize) -> Option<Self> {
+        let (settings, classes) = (&config.distillation, architecture.classes);
+        let kind = settings.kind.learns()?;
+        let teacher = Teacher::Stored(StoredLogits::new(vec![0.0; images * classes], classes, String::new()));
+        Some(Self { kind, alpha: settings.alpha, temperature: settings.temperature, teacher })
+    }
+
     /// What the teacher says of a batch: `[batch, classes]`, probabilities that the student is held to. `images` are the student's, on
     /// its device with autodiff; `batch` tells which they are, and `blend` how they were mixed.
     pub fn targets(&self, images: &Tensor<4>, batch: &Batch, blend: &Blend, classes: usize, device: &Device) -> Tensor<2> {
@@ -111,12 +119,12 @@ impl Distillation {
     pub fn loss(&self, base: Tensor<1>, logits: Tensor<2>, targets: Tensor<2>) -> Tensor<1> {
         let [batch, classes] = logits.dims();
         let distilled = match self.kind {
-            DistillationKind::Hard => soft_cross_entropy_sum(logits, targets),
+            DistillationKind::Hard => soft_cross_entropy_sum(logits, targets, false),
             _ => {
                 // Where a probability is 0 its part of the entropy is 0 too.
                 let entropies = (targets.clone() * targets.clone().clamp_min(1e-30).log()).sum_dim(1);
                 let entropy = entropies.reshape([1, batch]).sum_dim(1).reshape([1]);
-                let divergence = soft_cross_entropy_sum(logits / self.temperature, targets) + entropy;
+                let divergence = soft_cross_entropy_sum(logits / self.temperature, targets, false) + entropy;
                 divergence * (self.temperature * self.temperature / classes as f64)
             }
         };

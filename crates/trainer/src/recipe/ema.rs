@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, Tensor};
 use manyheads_model::VisionTransformer;
-use manyheads_model::weights::timm::{self, NamedTensor};
+use manyheads_model::weights::timm::{self, HeldTensor, NamedTensor};
 
 use crate::config::EmaConfig;
 use crate::error::{Error, Result};
@@ -34,16 +34,26 @@ impl Ema {
 
     /// Takes `model` into the average. `count` is the number of the optimizer's update from 1.
     pub fn update(&mut self, model: &VisionTransformer, count: u64) {
+        self.update_unless(model, count, None);
+    }
+
+    /// [`Ema::update`], which changes nothing where `broken`, `[1]` on the device, is true.
+    pub fn update_unless(&mut self, model: &VisionTransformer, count: u64, broken: Option<&Tensor<1, Bool>>) {
         let mut values = Values::default();
         model.visit(&mut values);
         let average = self.average.take().expect("the average is away only during an update");
-        let mut blend = Blend { values: values.0.into_iter(), decay: decay(&self.config, count) };
+        let mut blend = Blend { values: values.0.into_iter(), decay: decay(&self.config, count), broken };
         self.average = Some(average.map(&mut blend));
     }
 
     /// The average under timm's names.
     pub fn export(&self) -> Vec<NamedTensor> {
         timm::export(self.model())
+    }
+
+    /// The average under timm's names, held as it is now.
+    pub fn hold(&self) -> Vec<HeldTensor> {
+        timm::hold(self.model())
     }
 
     /// Takes over an average written by [`Ema::export`].
@@ -85,20 +95,26 @@ impl ModuleVisitor for Values {
     }
 }
 
-struct Blend {
+struct Blend<'a> {
     values: std::vec::IntoIter<Tensor<1>>,
     decay: f64,
+    broken: Option<&'a Tensor<1, Bool>>,
 }
 
-impl ModuleMapper for Blend {
+impl ModuleMapper for Blend<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let value = self.values.next().expect("both models have the same parameters");
         let decay = self.decay;
         param.map(|average| {
             let shape = average.shape();
             let average = average.reshape([-1]);
+            let before = self.broken.map(|broken| (broken.clone().expand(average.shape()), average.clone()));
             // In this form, timm's, the average of a parameter that does not move is the parameter to the last bit.
             let blended = if decay == 0.0 { value } else { average.clone() + (value - average) * (1.0 - decay) };
+            let blended = match before {
+                Some((broken, before)) => blended.mask_where(broken, before),
+                None => blended,
+            };
             blended.reshape(shape)
         })
     }

@@ -1,6 +1,7 @@
-//! What training does to the weights: loss, learning rate, optimizer, stochastic depth.
+//! What training does to the weights: loss, learning rate, optimizer, stochastic depth, dropout.
 
 pub mod distillation;
+pub mod dropout;
 pub mod ema;
 pub mod loss;
 pub mod mixing;

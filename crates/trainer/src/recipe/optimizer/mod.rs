@@ -8,9 +8,10 @@ mod slots;
 use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, Tensor, TensorData};
-use manyheads_model::VisionTransformer;
-use manyheads_model::weights::timm::NamedTensor;
+use burn::tensor::{Bool, Device, Tensor, TensorData};
+use manyheads_model::ops::{AdamW, adamw_step, adamw_step_plain, has_fused};
+use manyheads_model::weights::timm::{HeldTensor, Layout, NamedTensor};
+use manyheads_model::{Ops, VisionTransformer};
 
 use crate::config::{OptimizerConfig, OptimizerKind};
 use crate::engine::gradients::{norm, sum};
@@ -27,6 +28,8 @@ pub use slots::{Slot, Slots, layer_rate};
 pub struct Optimizer {
     config: OptimizerConfig,
     slots: Slots,
+    /// Whether a step is one pass, where the device has that form.
+    fused: bool,
     /// Running means, flat: for each of [`parts`] one tensor per trained parameter.
     state: Vec<Vec<Tensor<1>>>,
 }
@@ -42,10 +45,11 @@ fn parts(config: &OptimizerConfig) -> &'static [&'static str] {
 
 impl Optimizer {
     /// A fresh optimizer for the parameters `slots`, with a state of zeros on `device` (without autodiff).
-    pub fn new(slots: Slots, config: &OptimizerConfig, device: &Device) -> Self {
+    pub fn new(slots: Slots, config: &OptimizerConfig, ops: Ops, device: &Device) -> Self {
         let zeros = |_| slots.trained.iter().map(|slot| Tensor::zeros([slot.shape.iter().product::<usize>()], device)).collect();
         let state = parts(config).iter().map(zeros).collect();
-        Self { config: config.clone(), state, slots }
+        let fused = ops == Ops::Fused && has_fused(&Tensor::<1>::zeros([1], device));
+        Self { config: config.clone(), state, slots, fused }
     }
 
     /// The parameters it updates.
@@ -53,18 +57,35 @@ impl Optimizer {
         &self.slots
     }
 
+    /// Whether the passes over gradients are fused.
+    pub fn fused(&self) -> bool {
+        self.fused
+    }
+
     /// One update. `gradients` are flat, one per trained parameter; `count` is the number of this update from 1, for the bias
     /// correction.
     pub fn update(
         &mut self,
         model: VisionTransformer,
-        mut gradients: Vec<Tensor<1>>,
+        gradients: Vec<Tensor<1>>,
         learning_rate: f64,
         count: u64,
     ) -> VisionTransformer {
+        self.update_unless(model, gradients, learning_rate, count, None)
+    }
+
+    /// [`Optimizer::update`], which changes neither weights nor state where `broken`, `[1]` on the device, is true.
+    pub fn update_unless(
+        &mut self,
+        model: VisionTransformer,
+        mut gradients: Vec<Tensor<1>>,
+        learning_rate: f64,
+        count: u64,
+        broken: Option<&Tensor<1, Bool>>,
+    ) -> VisionTransformer {
         assert_eq!(gradients.len(), self.slots.trained.len(), "one gradient per parameter");
         if self.config.kind == OptimizerKind::Lamb && self.config.lamb_clip_norm > 0.0 {
-            let factor = (norm(&gradients) / self.config.lamb_clip_norm).clamp_min(1.0).recip();
+            let factor = (norm(&gradients, self.fused) / self.config.lamb_clip_norm).clamp_min(1.0).recip();
             gradients = gradients.into_iter().map(|gradient| gradient * factor.clone()).collect();
         }
         let [beta1, beta2] = self.config.betas;
@@ -74,27 +95,28 @@ impl Optimizer {
             correction1: 1.0 - beta1.powf(count as f64),
             correction2: (1.0 - beta2.powf(count as f64)).sqrt(),
             visited: 0,
+            broken,
             optimizer: self,
         };
         model.map(&mut mapper)
     }
 
-    /// The state as `first.<name>`, `second.<name>` or `momentum.<name>`, flat data in the module's shapes.
-    pub fn export(&self) -> Vec<NamedTensor> {
-        let part = |(prefix, tensors): (&&str, &Vec<Tensor<1>>)| -> Vec<NamedTensor> {
+    /// The state as `first.<name>`, `second.<name>` or `momentum.<name>`, in the module's shapes, held as it is now.
+    pub fn hold(&self) -> Vec<HeldTensor> {
+        let part = |(prefix, tensors): (&&str, &Vec<Tensor<1>>)| -> Vec<HeldTensor> {
             let named = self.slots.trained.iter().zip(tensors);
-            named
-                .map(|(slot, tensor)| NamedTensor {
-                    name: format!("{prefix}.{}", slot.name),
-                    shape: slot.shape.clone(),
-                    values: tensor.clone().into_data().try_into_vec().expect("moments are f32"),
-                })
-                .collect()
+            let hold = |(slot, tensor): (&Slot, &Tensor<1>)| HeldTensor {
+                name: format!("{prefix}.{}", slot.name),
+                shape: slot.shape.clone(),
+                values: tensor.clone(),
+                layout: Layout::Same,
+            };
+            named.map(hold).collect()
         };
         parts(&self.config).iter().zip(&self.state).flat_map(part).collect()
     }
 
-    /// Takes over a state written by [`Optimizer::export`].
+    /// Takes over a state held by [`Optimizer::hold`] and written down.
     ///
     /// # Errors
     /// Lists every tensor that is missing, has another shape, or belongs to no parameter; then nothing is taken over.
@@ -136,9 +158,22 @@ struct Update<'a> {
     learning_rate: f64,
     correction1: f64,
     correction2: f64,
+    broken: Option<&'a Tensor<1, Bool>>,
 }
 
 impl Update<'_> {
+    /// [`Update::step`], which changes nothing where the gradient is broken.
+    fn guarded(&mut self, place: usize, old: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
+        let Some(broken) = self.broken else { return self.step(place, old, gradient) };
+        let broken = broken.clone().expand(old.shape());
+        let before: Vec<Tensor<1>> = self.optimizer.state.iter().map(|part| part[place].clone()).collect();
+        let new = self.step(place, old.clone(), gradient);
+        for (part, before) in self.optimizer.state.iter_mut().zip(before) {
+            part[place] = part[place].clone().mask_where(broken.clone(), before);
+        }
+        new.mask_where(broken, old)
+    }
+
     /// The old value, flat, to the new one.
     fn step(&mut self, place: usize, old: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
         let OptimizerConfig { kind, betas: [beta1, beta2], eps, momentum, nesterov, .. } = self.optimizer.config;
@@ -148,18 +183,28 @@ impl Update<'_> {
         // The old moments are moved out, so that backends can work in place.
         let mut take = |part: usize| std::mem::replace(&mut self.optimizer.state[part][place], empty.clone());
         match kind {
-            OptimizerKind::Adamw | OptimizerKind::Lamb => {
+            OptimizerKind::Adamw => {
+                let numbers = AdamW {
+                    betas: [beta1, beta2],
+                    epsilon: eps,
+                    learning_rate,
+                    weight_decay,
+                    correction1: self.correction1,
+                    correction2: self.correction2,
+                };
+                let step = if self.optimizer.fused { adamw_step } else { adamw_step_plain };
+                let [new, first, second] = step(numbers, old, gradient, take(0), take(1));
+                self.optimizer.state[0][place] = first;
+                self.optimizer.state[1][place] = second;
+                new
+            }
+            OptimizerKind::Lamb => {
                 let first = take(0) * beta1 + gradient.clone() * (1.0 - beta1);
                 let second = take(1) * beta2 + gradient.square() * (1.0 - beta2);
                 let denominator = second.clone().sqrt() / self.correction2 + eps;
                 let moved = first.clone() / denominator;
                 self.optimizer.state[0][place] = first;
                 self.optimizer.state[1][place] = second;
-                if kind == OptimizerKind::Adamw {
-                    let decay = learning_rate * weight_decay;
-                    let kept = if decay == 0.0 { old } else { old * (1.0 - decay) };
-                    return kept - moved * (learning_rate / self.correction1);
-                }
                 let moved = moved / self.correction1;
                 if weight_decay == 0.0 {
                     // timm adapts the step of decayed parameters alone.
@@ -198,7 +243,7 @@ impl ModuleMapper for Update<'_> {
         let gradient = self.gradients[place].take().expect("a parameter is visited once");
         param.map(|old| {
             let shape = old.shape();
-            let new = self.step(place, old.inner().reshape([-1]), gradient);
+            let new = self.guarded(place, old.inner().reshape([-1]), gradient);
             Tensor::from_inner(new.reshape(shape)).require_grad()
         })
     }
