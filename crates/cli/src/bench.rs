@@ -7,6 +7,8 @@ use clap::Subcommand;
 use manyheads_trainer::data_tools::{self, BenchReport, Half, PixelFormat};
 use manyheads_trainer::{Error, Result};
 
+use crate::bench_attention;
+use crate::bench_model::{self, Step};
 use crate::data::More;
 
 /// Measure how fast things are on this machine.
@@ -18,6 +20,12 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure training steps on synthetic images: forward, backward and update, without loader and disk.
+    Train(bench_model::Args),
+    /// Measure forward passes on synthetic images.
+    Infer(bench_model::Args),
+    /// Measure one attention, without its projections, beside the machine's copy and product of matrices.
+    Attention(bench_attention::Args),
     Data(Data),
 }
 
@@ -54,6 +62,9 @@ struct Data {
 
 pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
+        Command::Train(args) => bench_model::run(args, Step::Train),
+        Command::Infer(args) => bench_model::run(args, Step::Infer),
+        Command::Attention(args) => bench_attention::run(args),
         Command::Data(args) => {
             let loaded = data_tools::configuration(args.config.as_deref(), &args.sets)?;
             let images = args.path.as_deref().map(|path| args.more.images(path));

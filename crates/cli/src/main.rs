@@ -1,6 +1,9 @@
 //! `manyheads`: train Vision Transformers, resume them, evaluate them.
 
+mod allocator;
 mod bench;
+mod bench_attention;
+mod bench_model;
 mod data;
 mod eval;
 mod info;
@@ -13,12 +16,7 @@ mod weights_options;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use manyheads_trainer::{DeviceName, Error, Outcome, Result};
-
-// Every tensor operation allocates its result. The system's allocator gives large blocks back at once and takes them again page
-// by page, which costs a third of a training step on the CPU.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use manyheads_trainer::{DeviceName, Error, Outcome, Result, View};
 
 /// Train Vision Transformers with softmax, linear and Hydra attention: one binary, no Python.
 #[derive(Parser)]
@@ -41,6 +39,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    allocator::keep_memory();
     // clap itself leaves with code 2 where the command line is wrong.
     let command = Cli::parse().command;
     // Backends panic where a device fails, as when its memory is full; the hook has said where by then.
@@ -60,8 +59,12 @@ fn main() -> ExitCode {
             say(&format!("error: {error}"));
             ExitCode::from(error.exit_code() as u8)
         }
-        Err(_) => {
-            say("error: the program or its backend failed in the way told above; a run can be continued with `manyheads resume`");
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            let advice = manyheads_trainer::engine::device::advice(text.unwrap_or_default());
+            say(&format!(
+                "error: the program or its backend failed in the way told above{advice}. A run can be continued with `manyheads resume`"
+            ));
             ExitCode::FAILURE
         }
     }
@@ -76,6 +79,11 @@ fn say(line: &str) {
 /// For clap: a device's name.
 fn device(name: &str) -> std::result::Result<DeviceName, String> {
     DeviceName::parse(name)
+}
+
+/// What people see of a run.
+fn view(dashboard: bool) -> View {
+    if dashboard { View::Dashboard } else { View::Lines }
 }
 
 /// Writes to stdout. A reader that has left is not our failure.

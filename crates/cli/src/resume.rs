@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use manyheads_trainer::{DeviceName, Result, resume};
+use manyheads_trainer::{Changes, DeviceName, Result, resume};
 
 /// Continue a run, bit for bit, from its newest sound checkpoint.
 #[derive(clap::Args)]
@@ -13,14 +13,22 @@ pub struct Args {
     /// auto, cpu, wgpu, wgpu:N, cuda or cuda:N; wins over the configuration. Another kind of device rounds differently.
     #[arg(long, value_parser = crate::device)]
     device: Option<DeviceName>,
-    /// Continue although the configuration or the dataset is not the one the checkpoint was trained with.
-    #[arg(long = "override")]
-    override_config: bool,
+    /// Set a key of the run's configuration, as train.epochs=400; may be repeated. What the steps done depend on must be allowed besides.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Continue although this key, or any of this section, is not what the checkpoint was trained with; may be repeated. data.train and
+    /// data.val stand for the images too.
+    #[arg(long, value_name = "KEY")]
+    allow: Vec<String>,
+    /// Show curves, progress and events over the whole terminal, with keys to save and to stop. Without a terminal: plain lines.
+    #[arg(long)]
+    dashboard: bool,
     /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: Args) -> Result<ExitCode> {
-    crate::tell(&resume(&args.run, args.device, args.override_config)?, args.json)
+    let changes = Changes { sets: args.sets, allow: args.allow };
+    crate::tell(&resume(&args.run, args.device, &changes, crate::view(args.dashboard))?, args.json)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use manyheads_trainer::{DeviceName, Error, Result, config, train};
+use manyheads_trainer::{DeviceName, Error, Result, config, dry_run, train};
 
 /// Train from a configuration file.
 #[derive(clap::Args)]
@@ -13,7 +13,8 @@ pub struct Args {
     /// Set a key of the configuration, as train.epochs=10; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Weights to start from, as train.weights: a weights file, a folder that holds one, or the folder of a run.
+    /// Weights to start a new run from, as train.weights: a weights file, a folder that holds one, or the folder of a run. To continue
+    /// a run that was interrupted, use `manyheads resume` instead.
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// Folder of the run. Default: runs/NAME, numbered where that is taken.
@@ -22,6 +23,13 @@ pub struct Args {
     /// auto, cpu, wgpu, wgpu:N, cuda or cuda:N; wins over the configuration.
     #[arg(long, value_parser = crate::device)]
     device: Option<DeviceName>,
+    /// Try the configuration out instead of training: build everything, take one step and one evaluation on a few random images, write
+    /// nothing. Whatever is not there yet (images, weights, teacher) is listed.
+    #[arg(long, conflicts_with_all = ["out", "dashboard"])]
+    dry_run: bool,
+    /// Show curves, progress and events over the whole terminal, with keys to save and to stop. Without a terminal: plain lines.
+    #[arg(long)]
+    dashboard: bool,
     /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
@@ -36,5 +44,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
         sets.push(format!("train.weights={}", serde_json::Value::from(weights)));
     }
     let loaded = config::load(&args.config, &sets)?;
-    crate::tell(&train(&loaded, args.out.as_deref(), args.device)?, args.json)
+    if args.dry_run {
+        let tried = dry_run(&loaded, args.device)?;
+        if args.json {
+            let json = serde_json::to_string(&tried).map_err(|e| Error::Failed(format!("cannot print as JSON: {e}")))?;
+            crate::print(json)?;
+        } else {
+            crate::print(tried.to_text().trim_end())?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    crate::tell(&train(&loaded, args.out.as_deref(), args.device, crate::view(args.dashboard))?, args.json)
 }

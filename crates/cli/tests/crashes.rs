@@ -4,9 +4,11 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use manyheads_trainer::checkpoint::Store;
+use support::events;
 use support::{Done, Place, assert_same_end, losses, metrics, steps};
 
 const SCHEDULE: &str = r#"
@@ -49,45 +51,67 @@ fn wait_for_lines(run: &Path, lines: usize) {
     }
 }
 
-#[test]
-fn killed_at_ten_random_moments_it_ends_as_the_unbroken_run() {
-    let place = Place::new();
-    place.images(13, 4);
-    place.config(&SCHEDULE.replace("epochs = 6", "epochs = 40"));
-    let start = Instant::now();
-    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
-    let whole = start.elapsed();
-
-    // How far a run gets between two kills depends on what else the machine does; where ten do not fit in, they come faster.
-    let tried = [0.15, 0.06, 0.02].into_iter().any(|share| killed_ten_times(&place, whole.mul_f64(share)));
-    assert!(tried, "the run is too short for ten kills");
-    assert_same_end(&place.path("whole"), &place.path("broken"));
-    assert_eq!(steps(&place.path("whole")), steps(&place.path("broken")));
-    for leftover in fs::read_dir(place.path("broken/checkpoints")).unwrap() {
-        let name = leftover.unwrap().file_name();
-        assert!(!name.to_string_lossy().starts_with('.'), "{name:?} is left over");
-    }
+/// How often the test below kills; `scripts/crash_test.sh` asks for more.
+fn wanted_kills() -> usize {
+    std::env::var("MANYHEADS_KILLS").map_or(20, |text| text.parse().expect("MANYHEADS_KILLS is a number"))
 }
 
-/// Starts the run `broken` and kills and resumes it ten times, each within `longest`; then lets it end. False where it ended before.
-fn killed_ten_times(place: &Place, longest: Duration) -> bool {
+#[test]
+fn killed_at_random_moments_it_ends_as_the_unbroken_run() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(&format!("{}\n[ema]\nenabled = true\ndecay = 0.9\n", SCHEDULE.replace("epochs = 6", "epochs = 40")));
+    let start = Instant::now();
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    // How far a run gets between two kills depends on what else the machine does.
+    let mut longest = start.elapsed().mul_f64(0.15);
+    let (mut random, mut kills, mut runs) = (Random(2), 0, 0);
+    while kills < wanted_kills() {
+        let killed = killed_and_resumed_to_its_end(&place, longest, wanted_kills() - kills, &mut random);
+        assert_same_end(&place.path("whole"), &place.path("broken"));
+        assert_eq!(steps(&place.path("whole")), steps(&place.path("broken")));
+        assert_eq!(summary(&place.path("whole")), summary(&place.path("broken")));
+        assert_eq!(events_without_clock(&place.path("whole")), events_without_clock(&place.path("broken")));
+        for leftover in fs::read_dir(place.path("broken/checkpoints")).unwrap() {
+            let name = leftover.unwrap().file_name();
+            assert!(!name.to_string_lossy().starts_with('.'), "{name:?} is left over");
+        }
+        (kills, runs) = (kills + killed, runs + 1);
+        if killed < 5 {
+            longest /= 2;
+        }
+    }
+    println!("{kills} kills in {runs} runs: each ended as the unbroken one");
+}
+
+/// Starts the run `broken` anew, kills and resumes it at most `most` times, each within `longest`, until it ends by itself; whatever it leaves
+/// visible must be sound. Returns the number of kills.
+fn killed_and_resumed_to_its_end(place: &Place, longest: Duration, most: usize, random: &mut Random) -> usize {
     let _ = fs::remove_dir_all(place.path("broken"));
-    let mut random = Random(2);
     let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "broken"];
-    for _ in 0..10 {
+    let mut kills = 0;
+    while kills < most {
         let mut child = place.start(&args);
         if random.below(3) == 0 {
             // A third of the kills hit the writing of a checkpoint: they wait for the folder that is being written.
             let deadline = Instant::now() + 10 * longest;
             while !writing(&place.path("broken")) && Instant::now() < deadline && child.try_wait().unwrap().is_none() {}
+            std::thread::sleep(Duration::from_micros(random.below(5000)));
         } else {
             std::thread::sleep(longest.mul_f64(random.below(1000) as f64 / 1000.0));
         }
         if child.try_wait().unwrap().is_some() {
-            return false;
+            Done::from(child.wait_with_output().unwrap()).expect(0);
+            return kills;
         }
         child.kill().unwrap();
         child.wait().unwrap();
+        kills += 1;
+        let store = Store::new(&place.path("broken"));
+        for step in store.steps().unwrap() {
+            let checkpoint = store.load(step).unwrap_or_else(|e| panic!("after kill {kills}, checkpoint {step}: {e}"));
+            assert_eq!(checkpoint.manifest.step, step);
+        }
         // Killed before its configuration was there, it has to be started again; afterwards it is resumed.
         if place.path("broken/config.toml").exists() {
             args = vec!["resume", "broken", "--device", "cpu"];
@@ -96,7 +120,20 @@ fn killed_ten_times(place: &Place, longest: Duration) -> bool {
         }
     }
     place.run(&args).expect(0);
-    true
+    kills
+}
+
+/// The summary without its columns of time.
+fn summary(run: &Path) -> Vec<String> {
+    let text = fs::read_to_string(run.join("summary.csv")).unwrap();
+    text.lines().map(|line| line.rsplitn(3, ',').last().unwrap().to_owned()).collect()
+}
+
+/// TensorBoard's events without what depends on the clock.
+fn events_without_clock(run: &Path) -> Vec<(u64, String, events::Value)> {
+    let all = events::read(&run.join("tensorboard/events.out.tfevents.manyheads")).into_iter();
+    let timeless = all.filter(|event| !event.tag.ends_with("per_second") && !event.tag.ends_with("data_wait"));
+    timeless.map(|event| (event.step, event.tag, event.value)).collect()
 }
 
 fn writing(run: &Path) -> bool {
@@ -112,7 +149,7 @@ fn signals_save_and_leave_with_130_and_resume_adds_nothing_twice() {
     place.config(SCHEDULE);
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
     let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "broken"];
-    for (number, name) in ["TERM", "INT", "USR1"].into_iter().enumerate() {
+    for (number, name) in ["TERM", "INT", "USR1", "HUP"].into_iter().enumerate() {
         let child = place.start(&args);
         wait_for_lines(&place.path("broken"), 2 + 8 * number);
         signal(&child, name);
@@ -227,7 +264,8 @@ fn without_any_sound_checkpoint_resume_fails_naming_every_file() {
 fn a_full_disk_keeps_the_checkpoint_before_and_says_what_happened() {
     let place = Place::new();
     place.images(13, 4);
-    place.config(SCHEDULE);
+    // Without TensorBoard's events, which would be the first to meet the limit.
+    place.config(&format!("{SCHEDULE}tensorboard = false\n"));
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
     let size = fs::metadata(place.path("whole/checkpoints/last/optimizer.safetensors")).unwrap().len();
     // A file may grow to half of what a checkpoint needs from the second checkpoint on: the limit stands for the disk's end.
@@ -268,11 +306,33 @@ fn a_changed_configuration_is_refused_naming_the_key() {
         "train.epochs",
         "6 in the checkpoint",
         "12 in the configuration",
-        "--override",
+        "--allow train.epochs",
     ]);
+    place.run(&["resume", "run", "--allow", "train.epoch"]).expect(2).says(&["--allow train.epoch", "no such key"]);
+    place.run(&["resume", "run", "--allow", "train.batch_size"]).expect(2).says(&["train.epochs"]);
     let before = losses(&place.path("run")).len();
-    place.run(&["resume", "run", "--override"]).expect(0).says(&["train.epochs"]);
+    place.run(&["resume", "run", "--allow", "train.epochs"]).expect(0).says(&[
+        "from now on different: train.epochs: 6 in the checkpoint, 12 in the configuration",
+        "from the checkpoint: step 54 of 108",
+        "from the configuration: learning rate",
+    ]);
     assert!(losses(&place.path("run")).len() > before);
+    // The run tells what was changed, and from then on it is what it says.
+    let changed: Vec<_> = metrics(&place.path("run")).into_iter().filter(|line| line["event"] == "changed").collect();
+    assert_eq!(changed.len(), 1, "{changed:?}");
+    assert_eq!((&changed[0]["path"], &changed[0]["step"]), (&"train.epochs".into(), &54.into()));
+    // On the command line too; a kill right after it leaves the run as changed.
+    place.run(&["resume", "run", "--set", "train.epochs=13"]).expect(2).says(&["12 in the checkpoint", "--allow train.epochs"]);
+    assert!(
+        fs::read_to_string(place.path("run/config.toml")).unwrap().contains("\nepochs = 12"),
+        "what is refused changes nothing"
+    );
+    // What the checkpoint's tensors do not fit cannot be allowed, and changes nothing either.
+    place.run(&["resume", "run", "--set", "model.width=32", "--allow", "model"]).expect(1).says(&["model.safetensors"]);
+    assert!(fs::read_to_string(place.path("run/config.toml")).unwrap().contains("\nwidth = 16"));
+    place.run(&["resume", "run", "--set", "train.epochs=13", "--allow", "train"]).expect(0);
+    assert!(fs::read_to_string(place.path("run/config.toml")).unwrap().contains("\nepochs = 13"));
+    place.run(&["resume", "run"]).expect(0);
     // What no number depends on may change.
     let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
     fs::write(place.path("run/config.toml"), config.replace("keep = 3", "keep = 1")).unwrap();
@@ -348,7 +408,7 @@ fn a_run_shortened_below_what_is_done_is_refused() {
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
     let config = fs::read_to_string(place.path("run/config.toml")).unwrap();
     fs::write(place.path("run/config.toml"), config.replace("\nepochs = 6", "\nepochs = 2")).unwrap();
-    place.run(&["resume", "run", "--override"]).expect(2).says(&["54 steps are done", "18 steps"]);
+    place.run(&["resume", "run", "--allow", "train.epochs"]).expect(2).says(&["54 steps are done", "18 steps"]);
 }
 
 /// deit#59: another copy of the data is another dataset, even with as many files.
@@ -359,8 +419,8 @@ fn a_renamed_image_is_another_dataset() {
     place.config(SCHEDULE);
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
     fs::rename(place.path("train/class4/0003.png"), place.path("train/class4/zzz.png")).unwrap();
-    place.run(&["resume", "run"]).expect(2).says(&["the training images have other file names", "--override"]);
-    place.run(&["resume", "run", "--override"]).expect(0).says(&["other file names"]);
+    place.run(&["resume", "run"]).expect(2).says(&["the training images have other file names", "--allow data.train"]);
+    place.run(&["resume", "run", "--allow", "data"]).expect(0).says(&["other file names"]);
 }
 
 /// A run whose folder is gone must say so, and not write checkpoints where nobody looks for them.
@@ -376,4 +436,66 @@ fn a_run_directory_removed_meanwhile_ends_the_run() {
     fs::rename(place.path("run"), place.path("gone")).unwrap();
     Done::from(child.wait_with_output().unwrap()).expect(1).says(&["was not written", "run/checkpoints"]);
     assert!(!place.path("run").exists());
+}
+
+/// A terminal that is closed asks to stop; a run that was started to outlive it stays.
+#[test]
+fn nohup_keeps_a_run_alive() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config("[train]\nepochs = 200\nbatch_size = 8\naccumulate = 1\n[log]\nevery_steps = 1\n[checkpoint]\nevery_epochs = 0\n[eval]\nevery_epochs = 0\n");
+    let mut nohup = std::process::Command::new("nohup");
+    nohup.arg(support::PROGRAM).args(["train", "tiny.toml", "--device", "cpu", "--out", "run"]).current_dir(place.path(""));
+    let child = nohup.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("nohup runs");
+    wait_for_lines(&place.path("run"), 5);
+    signal(&child, "HUP");
+    let lines = metrics_lines(&place.path("run"));
+    wait_for_lines(&place.path("run"), lines + 20);
+    signal(&child, "TERM");
+    Done::from(child.wait_with_output().unwrap()).expect(130);
+}
+
+fn metrics_lines(run: &Path) -> usize {
+    fs::read_to_string(run.join("metrics.jsonl")).map_or(0, |text| text.lines().count())
+}
+
+/// Who reads the messages may leave; the run stays.
+#[test]
+fn a_closed_stderr_does_not_end_a_run() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    let mut child = place.start(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]);
+    drop(child.stderr.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    place.run(&["resume", "run", "--json"]).expect(0);
+}
+
+/// Whoever cannot write into the run says so at once, and one who loses the right meanwhile keeps what is there.
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    place.images(13, 4);
+    place.config(SCHEDULE);
+    fs::create_dir(place.path("locked")).unwrap();
+    let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(&place.path("locked"), 0o555);
+    // Where the tests run as root, permissions bind nobody; then a file in the folder's place is what cannot be written into.
+    if fs::write(place.path("locked/x"), "").is_ok() {
+        place.write("file", "");
+        place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "file/run"]).expect(1).says(&["file/run"]);
+        return;
+    }
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "locked/run"]).expect(1).says(&["locked/run"]);
+    mode(&place.path("locked"), 0o755);
+}
+
+#[test]
+fn checkpoints_of_every_so_many_epochs_stay() {
+    let place = Place::new();
+    place.images(13, 4);
+    place.config("[train]\nepochs = 7\nbatch_size = 8\naccumulate = 2\n[checkpoint]\nevery_epochs = 0\nkeep = 1\nkeep_best = false\nkeep_every_epochs = 3\n");
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "run"]).expect(0);
+    assert_eq!(steps(&place.path("run")), ["step-00000024", "step-00000048", "step-00000056"]);
 }

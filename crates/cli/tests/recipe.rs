@@ -7,8 +7,13 @@ use std::time::{Duration, Instant};
 
 use support::{Place, assert_same_end, last, losses, metrics};
 
-/// Augmentation, mixing, an average, layer-wise rates, a frozen part and repeated augmentation at once.
+/// Augmentation, mixing, dropout, an average and repeated augmentation at once.
 const EVERYTHING: &str = r#"
+[model.dropout]
+head = 0.1
+positions = 0.1
+patches = 0.25
+projections = 0.1
 [augment]
 auto = "rand-m9-mstd0.5-inc1"
 erasing = 0.25
@@ -40,19 +45,30 @@ fn with(sections: &str, optimizer: &str) -> String {
     format!("{tiny}{sections}")
 }
 
-#[test]
-fn a_run_with_everything_on_goes_on_bit_for_bit_after_signals() {
-    let place = Place::new();
-    place.images(13, 4);
-    let groups = "layer_decay = 0.8\ngroups = [{pattern = \"patch_embed.*\", freeze = true}, {pattern = \"head.*\", rate = 2.0}]";
-    place.write("tiny.toml", &with(EVERYTHING, groups));
-    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
-    let evaluations: Vec<_> = metrics(&place.path("whole")).into_iter().filter(|line| line["kind"] == "eval").collect();
-    assert_eq!(evaluations.len(), 6);
-    assert!(evaluations.iter().all(|line| line["ema_top1"].is_number() && line["ema_loss"] != line["loss"]), "{evaluations:?}");
+/// A teacher: a run `teacher`, and its logits of the training images in `logits.safetensors`.
+fn teach(place: &Place) {
+    let train = "[train]\nepochs = 2\nbatch_size = 20\naccumulate = 1\n";
+    place.write("teacher.toml", &with(train, ""));
+    place.run(&["train", "teacher.toml", "--device", "cpu", "--out", "teacher"]).expect(0);
+    let logits = ["eval", "teacher", "--data", "train", "--logits", "logits.safetensors", "--set", "eval.crop_pct=1.0"];
+    place.run(&logits).expect(0);
+}
 
+/// Trains `tiny.toml` to its end as the run `whole`, and once more as `broken`, killed at five steps that `seed` draws and resumed each
+/// time; both end alike to the last bit.
+fn killed_it_ends_as_unbroken(place: &Place, seed: u64) {
+    place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "whole"]).expect(0);
+    let lines = metrics(&place.path("whole")).len();
+    let mut random = seed;
+    let mut at: Vec<usize> = (0..5)
+        .map(|_| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            1 + (random >> 33) as usize % (lines - 12)
+        })
+        .collect();
+    at.sort_unstable();
     let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", "broken"];
-    for lines in [3, 9, 14, 20] {
+    for lines in at {
         let child = place.start(&args);
         let start = Instant::now();
         while fs::read_to_string(place.path("broken/metrics.jsonl")).map_or(0, |text| text.lines().count()) < lines {
@@ -60,13 +76,29 @@ fn a_run_with_everything_on_goes_on_bit_for_bit_after_signals() {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(std::process::Command::new("kill").arg("-KILL").arg(child.id().to_string()).status().unwrap().success());
-        child.wait_with_output().unwrap();
+        assert!(!child.wait_with_output().unwrap().status.success(), "the run had ended before it was killed");
         args = vec!["resume", "broken", "--device", "cpu"];
     }
     place.run(&args).expect(0);
     assert_same_end(&place.path("whole"), &place.path("broken"));
+    assert_eq!(last(&place.path("whole"), "ema.safetensors"), last(&place.path("broken"), "ema.safetensors"));
+}
+
+#[test]
+fn a_run_with_everything_on_goes_on_bit_for_bit_after_signals() {
+    let place = Place::new();
+    place.images(13, 4);
+    teach(&place);
+    let groups = "layer_decay = 0.8\ngroups = [{pattern = \"patch_embed.*\", freeze = true}, {pattern = \"head.*\", rate = 2.0}]";
+    let taught = "[distillation]\nkind = \"hard\"\nteacher = \"teacher\"\n";
+    let config = with(&format!("{EVERYTHING}{taught}"), groups).replace("[model]\n", "[model]\ndistilled = true\n");
+    place.write("tiny.toml", &config);
+    killed_it_ends_as_unbroken(&place, 5);
+    let evaluations: Vec<_> = metrics(&place.path("whole")).into_iter().filter(|line| line["kind"] == "eval").collect();
+    assert_eq!(evaluations.len(), 6);
+    assert!(evaluations.iter().all(|line| line["ema_top1"].is_number() && line["ema_loss"] != line["loss"]), "{evaluations:?}");
+
     let average = last(&place.path("whole"), "ema.safetensors");
-    assert_eq!(average, last(&place.path("broken"), "ema.safetensors"));
     assert_ne!(average, last(&place.path("whole"), "model.safetensors"));
     // What was frozen is as it was initialised, what was trained is not.
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "short", "--set", "train.epochs=1"]).expect(0);
@@ -98,16 +130,40 @@ fn a_run_with_everything_on_goes_on_bit_for_bit_after_signals() {
     place.run(&["resume", "broken", "--device", "cpu"]).expect(1).says(&["ema.safetensors", "missing"]);
 }
 
+/// The other half of the recipe: LAMB, binary cross-entropy, LayerScale, attention maps that drop entries, a teacher's stored logits.
+#[test]
+fn lamb_with_stored_logits_and_dropped_attention_goes_on_bit_for_bit() {
+    let place = Place::new();
+    place.images(13, 4);
+    teach(&place);
+    let more = "[distillation]\nkind = \"soft\"\ntemperature = 3.0\nlogits = \"logits.safetensors\"\n";
+    let everything = EVERYTHING.replace("[model.dropout]\n", "[model.dropout]\nattention = 0.1\n");
+    let everything = everything.replace("[train]\n", "[train]\nloss = \"bce\"\nlabel_smoothing = 0.0\n");
+    let config = with(&format!("{everything}{more}"), "kind = \"lamb\"").replace("clip_norm = 1.0", "clip_norm = 0.5");
+    let config = config.replace("[model]\n", "[model]\nlayer_scale = 1e-4\nstochastic_depth_mode = \"constant\"\n");
+    // Softmax in every layer: the others have no map.
+    let (model, rest) = config.split_once("[[model.attention.overrides]]").unwrap();
+    let (_, rest) = rest.split_once("[data]").unwrap();
+    place.write("tiny.toml", &format!("{model}[data]{rest}"));
+    killed_it_ends_as_unbroken(&place, 8);
+}
+
 /// Batches of whole groups of mixing add up to the large batch, for every loss; the last window counts by its images.
 #[test]
 fn accumulation_equals_the_large_batch_with_mixing_and_every_loss() {
     let place = Place::new();
     place.images(10, 2);
+    teach(&place);
+    let (teacher, logits) = ("distillation.teacher=teacher", "distillation.logits=logits.safetensors");
     for (name, sets) in [
-        ("ce", &["train.label_smoothing=0.1"][..]),
+        ("ce", &["train.label_smoothing=0.1", "model.dropout.projections=0.1", "model.dropout.patches=0.25"][..]),
         ("bce", &["train.loss=bce", "train.label_smoothing=0"]),
         ("lamb", &["optimizer.kind=lamb", "optimizer.clip_norm=0"]),
         ("sgd", &["optimizer.kind=sgd"]),
+        ("hard", &["distillation.kind=hard", "model.distilled=true", teacher]),
+        ("soft", &["distillation.kind=soft", "distillation.temperature=3.0", "model.distilled=true", teacher]),
+        ("hard-stored", &["distillation.kind=hard", "model.distilled=true", logits]),
+        ("soft-stored", &["distillation.kind=soft", "train.loss=bce", "train.label_smoothing=0", logits]),
     ] {
         let mix = "[mix]\nmixup = 0.8\ncutmix = 1.0\ngroup = 4\n[train]\nepochs = 2\ndrop_last = false\n[log]\nevery_steps = 1\n";
         place.write("tiny.toml", &with(mix, ""));
@@ -122,6 +178,12 @@ fn accumulation_equals_the_large_batch_with_mixing_and_every_loss() {
         assert_eq!((split.len(), whole.len()), (8, 8), "100 images: three steps of 32 and one of 4, twice");
         for (step, (a, b)) in split.iter().zip(&whole).enumerate() {
             assert!((a / b - 1.0).abs() < 1e-5, "{name} step {step}: {a} and {b}");
+        }
+        let norms = |run: &str| -> Vec<f64> {
+            metrics(&place.path(&format!("{name}-{run}"))).iter().filter_map(|line| line["gradient_norm"].as_f64()).collect()
+        };
+        for (step, (a, b)) in norms("split").iter().zip(norms("whole")).enumerate() {
+            assert!((a / b - 1.0).abs() < 1e-5, "{name} step {step}: gradients of length {a} and {b}");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Drives the program as a user would.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod events;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -197,5 +199,7 @@ pub fn assert_same_end(a: &Path, b: &Path) {
     for file in ["model.safetensors", "optimizer.safetensors"] {
         assert!(last(a, file) == last(b, file), "{file} of {} and {} differ", a.display(), b.display());
     }
+    let average = |run: &Path| fs::read(run.join("checkpoints/last/ema.safetensors")).ok();
+    assert!(average(a) == average(b), "ema.safetensors of {} and {} differ", a.display(), b.display());
     assert_eq!(metrics(a), metrics(b));
 }
