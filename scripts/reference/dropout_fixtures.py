@@ -18,21 +18,11 @@ from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from recipe_fixtures import words
+
 OUT = Path(__file__).resolve().parents[2] / "crates/model/tests/fixtures/dropout.json"
 BATCH, CLASSES, WIDTH, HEADS, SIDE, PATCH = 3, 5, 16, 2, 16, 4
 RATES = {"drop_rate": 0.3, "pos_drop_rate": 0.2, "patch_drop_rate": 0.4, "proj_drop_rate": 0.25, "attn_drop_rate": 0.15}
-
-
-def words(name: str, count: int) -> np.ndarray:
-    """`count` 64-bit words: SplitMix64 started at the 64-bit FNV-1a hash of `name`."""
-    seed = 0xCBF29CE484222325
-    for byte in name.encode():
-        seed = (seed ^ byte) * 0x100000001B3 % 2**64
-    with np.errstate(over="ignore"):
-        z = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
 
 
 def uniform(name: str, count: int) -> np.ndarray:
