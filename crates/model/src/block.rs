@@ -3,7 +3,7 @@
 use crate::attention::Attention;
 use crate::dropout::{BlockMasks, Mask, drop};
 use crate::ops::{self, Compute, Scales};
-use crate::precision::{affine, layer_norm, linear, to_f32};
+use crate::precision::{Operation, affine, layer_norm, linear};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::{Tensor, activation};
@@ -18,16 +18,17 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// Shapes: `x` and the result `[batch, tokens, width]`; the result is of the compute type.
+    /// Shapes: `x` and the result `[batch, tokens, width]`; the result is f32.
     pub fn forward(&self, x: Tensor<3>, compute: Compute) -> Tensor<3> {
         linear(&self.fc2, self.hidden(x, None, compute), compute)
     }
 
     /// What comes between the two layers, `[batch, tokens, hidden width]`, with dropout.
-    fn hidden(&self, x: Tensor<3>, mask: Option<&Mask<3>>, compute: Compute) -> Tensor<3> {
+    pub(crate) fn hidden(&self, x: Tensor<3>, mask: Option<&Mask<3>>, compute: Compute) -> Tensor<3> {
+        let gelu = |x| Operation::Gelu.operand(x, compute.float);
         let activated = match &self.fc1.bias {
-            Some(bias) if compute.fused_f32() => ops::gelu(affine(x, self.fc1.weight.val(), None, compute), bias.val()),
-            _ => activation::gelu(linear(&self.fc1, x, compute)),
+            Some(bias) if compute.fused => ops::gelu(gelu(affine(x, self.fc1.weight.val(), None, compute)), bias.val()),
+            _ => activation::gelu(gelu(linear(&self.fc1, x, compute))),
         };
         drop(activated, mask)
     }
@@ -76,8 +77,9 @@ impl Block {
         masks: &BlockMasks,
         compute: Compute,
     ) -> Tensor<3> {
+        let tokens = |x| Operation::Tokens.operand(x, compute.float);
         // The end of a fused branch adds the bias last, after which a mask would come.
-        if compute.fused_f32()
+        if compute.fused
             && masks.projection.is_none()
             && masks.output.is_none()
             && let (Some(beta1), Some(beta2)) = (&self.norm1.beta, &self.norm2.beta)
@@ -95,15 +97,15 @@ impl Block {
             };
             let (normed, skip) = begin(&self.norm1, beta1, &x);
             let mixed = self.attn.mix(normed, masks.attention.as_ref(), compute);
-            let branch = affine(mixed, self.attn.proj.weight.val(), None, compute);
+            let branch = tokens(affine(mixed, self.attn.proj.weight.val(), None, compute));
             let x = ops::residual(x, branch, proj_bias.val(), scales(&self.ls1, 0), skip);
             let (normed, skip) = begin(&self.norm2, beta2, &x);
             let hidden = self.mlp.hidden(normed, masks.hidden.as_ref(), compute);
-            let branch = affine(hidden, self.mlp.fc2.weight.val(), None, compute);
+            let branch = tokens(affine(hidden, self.mlp.fc2.weight.val(), None, compute));
             return ops::residual(x, branch, fc2_bias.val(), scales(&self.ls2, 1), skip);
         }
         let scale = |branch: Tensor<3>, layer_scale: &Option<LayerScale>, index: usize| {
-            let mut branch = to_f32(branch);
+            let mut branch = tokens(branch);
             if let Some(layer_scale) = layer_scale {
                 branch = branch * layer_scale.gamma.val().unsqueeze();
             }

@@ -1,7 +1,7 @@
 //! The patch embedding: a convolution whose stride is its kernel size.
 
 use crate::ops::{self, Compute};
-use crate::precision::affine;
+use crate::precision::{Operation, affine};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
@@ -27,7 +27,7 @@ impl PatchEmbedding {
     /// Tokens of the patches, row by row.
     ///
     /// Shapes: `images` `[batch, channels, height, width]` with sides that are multiples of the patch, result
-    /// `[batch, patches, model width]` of the compute type.
+    /// `[batch, patches, model width]` in f32.
     ///
     /// Patches do not overlap, so the convolution is one matrix product over pixels that are only moved; on every backend its backward
     /// pass is faster than that of a general convolution.
@@ -42,7 +42,7 @@ impl PatchEmbedding {
             "images of [{channels}, {height}, {width}] do not fit a patch embedding of {weight_channels} channels and patch {patch}"
         );
         let pixels = channels * patch * patch;
-        let images = images.cast(compute.float);
+        let images = Operation::WeightProducts.operand(images, compute.float);
         let patches = match compute.fused_f32() {
             true => ops::patches(images, patch),
             false => ops::patches_plain(images, patch),

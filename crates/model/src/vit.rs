@@ -2,10 +2,10 @@
 
 use crate::architecture::Pool;
 use crate::block::Block;
-use crate::dropout::{BlockMasks, DropoutMasks, drop};
+use crate::dropout::{DropoutMasks, drop};
 use crate::ops::{Compute, Ops};
 use crate::patch::PatchEmbedding;
-use crate::precision::{layer_norm, linear, to_f32};
+use crate::precision::{Operation, layer_norm, linear};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, Linear};
 use burn::tensor::Tensor;
@@ -79,8 +79,8 @@ impl VisionTransformer {
     /// the attention branch and of the MLP branch of each block and sample: 0 where the branch is dropped and `1 / (1 - p)` where it is
     /// kept, with the `p` of [`crate::Architecture::drop_path_rates`]; none for evaluation. Result `[batch, classes]` in f32.
     ///
-    /// Matrix products run in the float type of the images, so bf16 images give mixed precision with f32 parameters; norms, softmax,
-    /// token sums, the residual stream and the logits stay f32.
+    /// Matrix products run in the float type of the images, so bf16 images give mixed precision with f32 parameters; everything else,
+    /// the logits included, is f32 ([`crate::Operation::types`]).
     ///
     /// # Panics
     /// Where shapes do not fit the model.
@@ -103,7 +103,12 @@ impl VisionTransformer {
     pub fn dropping(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>, masks: Option<&DropoutMasks>) -> Heads {
         let compute = self.compute(&images);
         let x = self.encode(images, stochastic_depth, masks);
-        let classify = |head: &Linear, token: Tensor<2>| to_f32(linear(head, token, compute));
+        self.classify(x, masks, compute)
+    }
+
+    /// The logits of each head from the tokens after the last block, `[batch, tokens, width]`.
+    pub(crate) fn classify(&self, x: Tensor<3>, masks: Option<&DropoutMasks>, compute: Compute) -> Heads {
+        let classify = |head: &Linear, token: Tensor<2>| Operation::Losses.operand(linear(head, token, compute), compute.float);
         let (mask, mask_dist) = masks.map_or((None, None), |masks| (masks.head.as_ref(), masks.head_dist.as_ref()));
         // A norm works on each token alone, so norming the token that is read is enough.
         let token = |index: usize| {
@@ -142,15 +147,25 @@ impl VisionTransformer {
         usize::from(self.cls_token.is_some()) + usize::from(self.dist_token.is_some()) + registers
     }
 
-    fn compute(&self, images: &Tensor<4>) -> Compute {
+    pub(crate) fn compute(&self, images: &Tensor<4>) -> Compute {
         Compute::of(images, self.layout.ops, self.layout.norm_eps)
     }
 
     /// Everything before the last norm. Shapes as in [`Self::forward`] and [`Self::tokens`].
     fn encode(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>, masks: Option<&DropoutMasks>) -> Tensor<3> {
         let compute = self.compute(&images);
+        let drops = Drops { stochastic_depth, masks };
+        let mut x = self.embed(images, &drops, compute);
+        for (index, block) in self.blocks.iter().enumerate() {
+            x = drops.block(block, index, x, compute);
+        }
+        x
+    }
+
+    /// The tokens that enter the first block, `[batch, tokens, width]` in f32.
+    pub(crate) fn embed(&self, images: Tensor<4>, drops: &Drops<'_>, compute: Compute) -> Tensor<3> {
         let [batch, ..] = images.dims();
-        if let Some(factors) = &stochastic_depth {
+        if let Some(factors) = &drops.stochastic_depth {
             assert_eq!(
                 factors.dims(),
                 [self.blocks.len(), 2, batch],
@@ -158,7 +173,7 @@ impl VisionTransformer {
             );
         }
 
-        let mut patches = to_f32(self.patch_embed.forward(images, compute));
+        let mut patches = Operation::Tokens.operand(self.patch_embed.forward(images, compute), compute.float);
         if self.layout.no_embed_class {
             patches = patches + self.pos_embed.val();
         }
@@ -174,19 +189,35 @@ impl VisionTransformer {
             x = x + self.pos_embed.val();
         }
 
-        let nothing = BlockMasks::default();
-        if let Some(masks) = masks {
+        if let Some(masks) = drops.masks {
             assert_eq!(masks.blocks.len(), self.blocks.len(), "dropout takes the masks of every block");
             x = drop(x, masks.positions.as_ref());
             if let Some(patches) = &masks.patches {
                 x = patches.apply(x, self.prefix_tokens());
             }
         }
-        for (index, block) in self.blocks.iter().enumerate() {
-            let scales = stochastic_depth.as_ref().map(|factors| factors.clone().narrow(0, index, 1).reshape([2, batch]));
-            x = block.dropping(x, scales, masks.map_or(&nothing, |masks| &masks.blocks[index]), compute);
-        }
         x
+    }
+}
+
+/// What a forward pass drops: the factors of [`VisionTransformer::forward`] and the masks of [`VisionTransformer::dropping`].
+#[derive(Debug, Clone)]
+pub(crate) struct Drops<'a> {
+    pub stochastic_depth: Option<Tensor<3>>,
+    pub masks: Option<&'a DropoutMasks>,
+}
+
+impl Drops<'_> {
+    /// The forward pass of one block, the `index`-th.
+    pub(crate) fn block(&self, block: &Block, index: usize, x: Tensor<3>, compute: Compute) -> Tensor<3> {
+        let scales = self.stochastic_depth.as_ref().map(|factors| {
+            let [_, _, batch] = factors.dims();
+            factors.clone().narrow(0, index, 1).reshape([2, batch])
+        });
+        match self.masks {
+            Some(masks) => block.dropping(x, scales, &masks.blocks[index], compute),
+            None => block.forward(x, scales, compute),
+        }
     }
 }
 

@@ -150,6 +150,12 @@ fn one_layer(layer: LayerAttention, heads: usize) -> Architecture {
     .expect("a possible architecture")
 }
 
+/// Values of all features, types of the products, and forms of the operations.
+fn sizes() -> impl Iterator<Item = (f64, FloatDType, Ops)> {
+    let floats = [(FloatDType::F32, Ops::Fused), (FloatDType::BF16, Ops::Fused), (FloatDType::BF16, Ops::Plain)];
+    [0.0, 1e4, -1e4].into_iter().flat_map(move |size| floats.map(|(float, ops)| (size, float, ops)))
+}
+
 #[test]
 fn zero_and_huge_tokens_pass_whole_attention_modules() {
     let device = Device::flex().autodiff();
@@ -157,10 +163,11 @@ fn zero_and_huge_tokens_pass_whole_attention_modules() {
     for (layer, heads) in cases() {
         let model = one_layer(layer, heads).init(&mut rng(4), &device);
         let attention = &model.blocks[0].attn;
-        for size in [0.0, 1e4, -1e4] {
-            let what = format!("tokens of {size} through the module of {layer} with {heads} heads");
+        for (size, float, ops) in sizes() {
+            let what = format!("tokens of {size} through the module of {layer} with {heads} heads, {float:?}, {ops:?}");
             let input = tensor(&vec![size; tokens * WIDTH], [1, tokens, WIDTH], &device).require_grad();
-            let output = attention.forward(input.clone(), Compute::of(&input, Ops::Fused, 1e-6));
+            let compute = Compute { float, ..Compute::of(&input, ops, 1e-6) };
+            let output = attention.forward(input.clone(), compute);
             assert_finite(&values(output.clone()), &what);
             let gradients = output.sum().backward();
             let gradient = values(input.grad(&gradients).expect("a gradient"));

@@ -4,9 +4,9 @@
 mod common;
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use common::rng;
-use manyheads_model::{Architecture, ModelConfig, cost, training_memory_bytes};
+use manyheads_model::{Architecture, ModelConfig, Training, cost, training_memory_bytes};
 
 fn architecture(text: &str) -> Architecture {
     toml::from_str::<ModelConfig>(text).expect("a readable config").resolve().expect("a possible architecture")
@@ -111,7 +111,7 @@ fn layers_are_listed_from_input_to_output() {
 
 #[test]
 fn memory_follows_its_formula() {
-    let softmax = training_memory_bytes(&architecture(""), 64);
+    let softmax = training_memory_bytes(&architecture(""), 64, Training::default());
     assert_eq!(softmax.weights, 4 * 86_567_656);
     assert_eq!(softmax.gradients, softmax.weights);
     assert_eq!(softmax.optimizer, 2 * softmax.weights);
@@ -122,12 +122,42 @@ fn memory_follows_its_formula() {
     assert_eq!(softmax.activations, 4 * 64 * per_image);
     assert_eq!(softmax.total(), 4 * softmax.weights + softmax.activations);
 
-    let hydra = training_memory_bytes(&architecture("[attention]\nkind = \"hydra\""), 64);
+    let hydra = training_memory_bytes(&architecture("[attention]\nkind = \"hydra\""), 64, Training::default());
     let per_image = 12 * (block + 2 * tokens * width + width) + rest;
     assert_eq!(hydra.activations, 4 * 64 * per_image);
 
-    let more_heads = training_memory_bytes(&architecture("heads = 96"), 64);
+    let more_heads = training_memory_bytes(&architecture("heads = 96"), 64, Training::default());
     assert!(more_heads.activations > softmax.activations);
     // Absurd batches saturate instead of wrapping round.
-    assert_eq!(training_memory_bytes(&architecture(""), usize::MAX).total(), u64::MAX);
+    assert_eq!(training_memory_bytes(&architecture(""), usize::MAX, Training::default()).total(), u64::MAX);
+}
+
+#[test]
+fn masks_of_dropout_are_counted() {
+    let memory = |text: &str| training_memory_bytes(&architecture(text), 64, Training::default()).activations;
+    let (tokens, width) = (197, 768);
+    let masks = |text: &str| (memory(&format!("[dropout]\n{text}")) - memory("")) / (4 * 64);
+    assert_eq!(masks("projections = 0.1"), 12 * (2 * tokens * width + tokens * 4 * width));
+    assert_eq!(masks("attention = 0.1"), 12 * 12 * tokens * tokens);
+    assert_eq!(masks("positions = 0.1\nhead = 0.2"), tokens * width + width);
+}
+
+#[test]
+fn bf16_halves_what_products_keep_and_recomputed_blocks_keep_their_input() {
+    let architecture = architecture("");
+    let memory = |products, recompute| training_memory_bytes(&architecture, 64, Training { products, recompute }).activations;
+    let (tokens, width, batch) = (197, 768, 64);
+    let in_products = 4 * tokens * width + 4 * tokens * width + 3 * tokens * width + 12 * tokens * tokens;
+    let others = 4 * tokens * width + 4 * tokens * width + 2 * 12 * tokens * tokens;
+    let matrices = 12 * width * width;
+    let (patches, rest) = (196 * 768 + width, 2 * width);
+    let copies = |count: u64| 2 * count;
+    let ends = batch * (2 * patches + 4 * rest) + copies(768 * width + 1000 * width);
+    let block = batch * (2 * in_products + 4 * others) + copies(matrices);
+    assert_eq!(memory(FloatDType::BF16, false), 12 * block + ends);
+    assert_eq!(memory(FloatDType::BF16, true), batch * 12 * 4 * tokens * width + block + ends);
+
+    let (whole, recomputed) = (memory(FloatDType::F32, false), memory(FloatDType::F32, true));
+    let ends = batch * 4 * (patches + rest);
+    assert_eq!(recomputed, batch * 12 * 4 * tokens * width + (whole - ends) / 12 + ends);
 }

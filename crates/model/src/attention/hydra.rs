@@ -1,7 +1,7 @@
 //! Hydra attention: Bolya et al., 2022 (arXiv 2209.07484), section 3.3 and appendix C.
 
 use super::Kernel;
-use crate::precision::to_f32;
+use crate::precision::Operation::TokenSums;
 use burn::tensor::{FloatDType, Tensor};
 
 /// `phi(q) * sum_t(phi(k_t) * v_t)`, all products per feature, computed in f32.
@@ -12,6 +12,7 @@ use burn::tensor::{FloatDType, Tensor};
 /// per image and memory in proportion to the tokens.
 pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, kernel: Kernel) -> Tensor<3> {
     let dtype: FloatDType = q.dtype().into();
-    let summary = (kernel.apply(to_f32(k)) * to_f32(v)).sum_dim(1);
-    (kernel.apply(to_f32(q)) * summary).cast(dtype)
+    let [q, k, v] = [q, k, v].map(|x| TokenSums.operand(x, dtype));
+    let summary = (kernel.apply(k) * v).sum_dim(1);
+    (kernel.apply(q) * summary).cast(dtype)
 }

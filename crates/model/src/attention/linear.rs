@@ -2,7 +2,7 @@
 //! (arXiv 2209.07484), section 3.2 writes it.
 
 use super::{Kernel, hydra, merge_heads, split_heads};
-use crate::precision::to_f32;
+use crate::precision::Operation::TokenSums;
 use burn::tensor::{FloatDType, Tensor};
 
 /// Per head `phi(q_h) (phi(k_h)^T v_h)`, computed in f32, with phi over the whole width before heads are split.
@@ -19,9 +19,10 @@ pub fn attention(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, heads: usize, kernel:
     }
 
     let dtype: FloatDType = q.dtype().into();
-    let q = split_heads(kernel.apply(to_f32(q)), heads);
-    let k = split_heads(kernel.apply(to_f32(k)), heads);
-    let v = split_heads(to_f32(v), heads);
+    let [q, k, v] = [q, k, v].map(|x| TokenSums.operand(x, dtype));
+    let q = split_heads(kernel.apply(q), heads);
+    let k = split_heads(kernel.apply(k), heads);
+    let v = split_heads(v, heads);
 
     let summary = k.swap_dims(2, 3).matmul(v);
     merge_heads(q.matmul(summary)).cast(dtype)

@@ -11,7 +11,8 @@ use crate::architecture::LayerAttention;
 use crate::dropout::Mask;
 use crate::ops::{self, Compute, Ops};
 use crate::plan::AttentionKind;
-use crate::precision::{self, to_f32};
+use crate::precision::{self, Operation};
+use crate::profile::{Kind, around};
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::{FloatDType, Tensor};
@@ -41,21 +42,27 @@ impl Attention {
 
     /// Mixes tokens.
     ///
-    /// Shapes: `x` and the result `[batch, tokens, width]`; the result is of the compute type.
+    /// Shapes: `x` and the result `[batch, tokens, width]`; the result is f32.
     pub fn forward(&self, x: Tensor<3>, compute: Compute) -> Tensor<3> {
         precision::linear(&self.proj, self.mix(x, None, compute), compute)
     }
 
     /// What comes before the last projection, with dropout of the attention map, `[batch, heads, tokens, tokens]`, which softmax attention
-    /// alone has. Shapes as in [`Self::forward`].
+    /// alone has. Shapes as in [`Self::forward`]; the result is of the type in which tokens are mixed.
     pub(crate) fn mix(&self, x: Tensor<3>, map: Option<&Mask<4>>, compute: Compute) -> Tensor<3> {
-        let qkv = precision::linear(&self.qkv, x, compute);
+        let operation = match self.layer.kind {
+            AttentionKind::Softmax => Operation::SoftmaxProducts,
+            AttentionKind::Linear | AttentionKind::Hydra => Operation::TokenSums,
+        };
+        let qkv = operation.operand(precision::linear(&self.qkv, x, compute), compute.float);
         if map.is_some() && self.layer.kind == AttentionKind::Softmax {
             // What is dropped of a map is said entry by entry, so the map has to exist.
-            let [q, k, v] = thirds(qkv);
-            return softmax::dropping(q, k, v, self.heads, map);
+            return around(Kind::Attention, qkv, |qkv| {
+                let [q, k, v] = thirds(qkv);
+                softmax::dropping(q, k, v, self.heads, map)
+            });
         }
-        mix(qkv, self.heads, self.layer, compute.fused)
+        around(Kind::Attention, qkv, |qkv| mix(qkv, self.heads, self.layer, compute.fused))
     }
 }
 
@@ -71,12 +78,13 @@ pub fn attend(qkv: Tensor<3>, heads: usize, layer: LayerAttention, ops: Ops) -> 
 fn mix(qkv: Tensor<3>, heads: usize, layer: LayerAttention, fused: bool) -> Tensor<3> {
     let float: FloatDType = qkv.dtype().into();
     let kernel = layer.kernel.unwrap_or_default();
+    let sums = |qkv| Operation::TokenSums.operand(qkv, float);
     match (layer.kind, fused) {
         (AttentionKind::Softmax, true) => ops::softmax_attention(qkv, heads),
         (AttentionKind::Softmax, false) => ops::softmax_attention_plain(qkv, heads),
-        (AttentionKind::Linear, true) => ops::linear_attention(to_f32(qkv), heads, kernel).cast(float),
+        (AttentionKind::Linear, true) => ops::linear_attention(sums(qkv), heads, kernel).cast(float),
         (AttentionKind::Linear, false) => ops::linear_attention_plain(qkv, heads, kernel),
-        (AttentionKind::Hydra, true) => ops::hydra_attention(to_f32(qkv), kernel).cast(float),
+        (AttentionKind::Hydra, true) => ops::hydra_attention(sums(qkv), kernel).cast(float),
         (AttentionKind::Hydra, false) => ops::hydra_attention_plain(qkv, kernel),
     }
 }

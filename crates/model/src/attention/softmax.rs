@@ -2,7 +2,7 @@
 
 use super::{merge_heads, split_heads};
 use crate::dropout::{Mask, drop};
-use crate::precision::to_f32;
+use crate::precision::Operation;
 use burn::tensor::{FloatDType, Tensor, activation};
 
 /// Per head `softmax(q k^T / sqrt(D/H)) v`, with the softmax in f32.
@@ -27,13 +27,13 @@ pub(crate) fn dropping(q: Tensor<3>, k: Tensor<3>, v: Tensor<3>, heads: usize, m
     if head_width == 1 {
         // A product with one column takes a matrix-vector kernel, which fused backends compute wrongly (burn#5122). Broadcasting gives
         // the same numbers without any product of matrices.
-        let scores = to_f32(q) * to_f32(k);
-        let weights = drop(activation::softmax(scores, 3), map);
-        let mixed = (weights * to_f32(v).swap_dims(2, 3)).sum_dim(3);
+        let [q, k, v] = [q, k, v].map(|x| Operation::Softmax.operand(x, dtype));
+        let weights = drop(activation::softmax(q * k, 3), map);
+        let mixed = (weights * v.swap_dims(2, 3)).sum_dim(3);
         return merge_heads(mixed.cast(dtype));
     }
 
-    let scores = to_f32(q.matmul(k));
-    let weights = drop(activation::softmax(scores, 3), map).cast(dtype);
-    merge_heads(weights.matmul(v))
+    let scores = Operation::Softmax.operand(q.matmul(k), dtype);
+    let weights = drop(activation::softmax(scores, 3), map);
+    merge_heads(Operation::SoftmaxProducts.operand(weights, dtype).matmul(v))
 }

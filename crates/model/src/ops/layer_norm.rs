@@ -2,6 +2,7 @@
 
 use super::first_order;
 use super::skip::Skip;
+use crate::profile::{Kind, Span};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
@@ -19,10 +20,12 @@ pub fn layer_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Tensor<1
 /// [`layer_norm`] at the beginning of a residual branch of `x`, and what the branch's end must be given,
 /// [`residual`](super::residual()).
 pub fn layer_norm_of_branch<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Tensor<1>, epsilon: f64) -> (Tensor<D>, Skip) {
+    let span = Span::open(Kind::Norms, &x);
     let skip = Skip::default();
+    let (x, gamma, beta) = (span.input(x), span.input(gamma), span.input(beta));
     let (x, gamma, beta) = (x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch());
     let y = <Dispatch as LayerNormOps>::normalise(x, gamma, beta, epsilon, skip.clone());
-    (Tensor::from_dispatch(y), skip)
+    (span.close(Tensor::from_dispatch(y)), skip)
 }
 
 /// [`layer_norm`] composed of Burn's operations.

@@ -1,6 +1,7 @@
 //! A linear layer: a product with a matrix, and a bias.
 
 use super::first_order;
+use crate::profile::{Kind, Span};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
@@ -12,16 +13,21 @@ use burn::tensor::{Tensor, module};
 ///
 /// Shapes: `x` `[..., in]`, `weight` `[in, out]`, `bias` `[out]`, result `[..., out]`, all f32.
 pub fn linear<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
-    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
-    Tensor::from_dispatch(match bias {
-        Some(bias) => <Dispatch as LinearOps>::affine(x, weight, bias.into_dispatch()),
+    let span = Span::open(Kind::MatrixProducts, &x);
+    let (x, weight) = (span.input(x).into_dispatch(), span.input(weight).into_dispatch());
+    let y = match bias {
+        Some(bias) => <Dispatch as LinearOps>::affine(x, weight, span.input(bias).into_dispatch()),
         None => <Dispatch as LinearOps>::product(x, weight),
-    })
+    };
+    span.close(Tensor::from_dispatch(y))
 }
 
 /// [`linear`] as Burn computes it.
 pub fn linear_plain<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
-    module::linear(x, weight, bias)
+    let span = Span::open(Kind::MatrixProducts, &x);
+    let bias = bias.map(|bias| span.input(bias));
+    let y = module::linear(span.input(x), span.input(weight), bias);
+    span.close(y)
 }
 
 /// A backend with linear layers in one piece.

@@ -1,6 +1,7 @@
 //! Losses against soft targets, summed over a batch.
 
 use super::first_order;
+use crate::profile::{Kind, Span};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
@@ -21,21 +22,25 @@ pub enum Loss {
 ///
 /// Shapes: `logits` and `targets` `[batch, classes]` in f32. No gradient goes to the targets. The backward pass keeps its inputs alone.
 pub fn loss_sum(logits: Tensor<2>, targets: Tensor<2>, loss: Loss) -> Tensor<1> {
-    Tensor::from_dispatch(<Dispatch as LossOps>::loss_sum(logits.into_dispatch(), targets.into_dispatch(), loss))
+    let span = Span::open(Kind::Loss, &logits);
+    let (logits, targets) = (span.input(logits).into_dispatch(), targets.into_dispatch());
+    span.close(Tensor::from_dispatch(<Dispatch as LossOps>::loss_sum(logits, targets, loss)))
 }
 
 /// [`loss_sum`] composed of Burn's operations.
 pub fn loss_sum_plain(logits: Tensor<2>, targets: Tensor<2>, loss: Loss) -> Tensor<1> {
+    let span = Span::open(Kind::Loss, &logits);
+    let logits = span.input(logits);
     let [batch, classes] = logits.dims();
     let sum = |rows: Tensor<2>| rows.reshape([1, batch]).sum_dim(1).reshape([1]);
-    match loss {
+    span.close(match loss {
         Loss::SoftCrossEntropy => sum((activation::log_softmax(logits, 1) * targets).sum_dim(1)).neg(),
         Loss::BinaryCrossEntropy => {
             // max(x, 0) − x t + ln(1 + e^−|x|): no exponential overflows.
             let smooth = (logits.clone().abs().neg().exp() + 1.0).log();
             sum((logits.clone().clamp_min(0.0) - logits * targets + smooth).sum_dim(1)) / classes as f64
         }
-    }
+    })
 }
 
 /// A backend with losses in one piece.
