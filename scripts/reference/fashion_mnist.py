@@ -105,8 +105,8 @@ def main() -> None:
     )
     plain = create_transform(size, is_training=False, interpolation="bicubic", crop_pct=config["eval"]["crop_pct"])
     mixup = Mixup(
-        mixup_alpha=config["mix"]["mixup"], cutmix_alpha=config["mix"]["cutmix"], prob=1.0, switch_prob=0.5, mode="batch",
-        label_smoothing=0.1, num_classes=classes,
+        mixup_alpha=config["mix"]["mixup"], cutmix_alpha=config["mix"]["cutmix"], prob=config["mix"].get("probability", 1.0),
+        switch_prob=0.5, mode="batch", label_smoothing=0.1, num_classes=classes,
     )
     model = network(config["model"])
     without_decay = {name for name, p in model.named_parameters() if p.ndim <= 1 or name in ("pos_embed", "cls_token")}

@@ -1,15 +1,17 @@
 //! What `manyheads bench attention` measures: one attention without its projections, beside the machine's own limits.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 pub use manyheads_model::{AttentionKind, Kernel, Ops};
 use manyheads_model::{LayerAttention, attention};
 use serde::Serialize;
 
-use crate::bench::peak_memory_bytes;
+use crate::bench::noise;
+use crate::bench::peak::{fastest, product_flops_per_second};
 use crate::engine::device::DeviceName;
 use crate::error::{Error, Result};
+use crate::memory::{forget_peak, peak_bytes, resident_bytes};
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -114,7 +116,7 @@ pub fn attention(options: &Options) -> Result<Report> {
 
     let layer = LayerAttention { kind, kernel: (kind != AttentionKind::Softmax).then_some(kernel) };
     let shape = [batch, tokens, 3 * width];
-    let values = noise(batch * tokens * 3 * width);
+    let values = noise(0, batch * tokens * 3 * width);
     let input = |device: &Device| Tensor::<3>::from_data(TensorData::new(values.clone(), shape), device).cast(float);
     let (plain, tracked) = (input(&device), input(&device.clone().autodiff()).require_grad());
     let sync = || device.sync().map_err(|e| Error::Failed(format!("the device failed: {e}")));
@@ -134,7 +136,7 @@ pub fn attention(options: &Options) -> Result<Report> {
     let (both, both_growth) = repeat(options, before, &mut both)?;
 
     let copy = copy_bytes_per_second(&device, on_cpu)?;
-    let matmul = matmul_flops_per_second(&device, float)?;
+    let matmul = product_flops_per_second(&device, float, SIDE)?;
     let counts = count(options);
     let pass = |seconds: Vec<f64>, growth, (bytes, flops): (f64, f64)| {
         let median = (seconds[(seconds.len() - 1) / 2] + seconds[seconds.len() / 2]) / 2.0;
@@ -195,7 +197,7 @@ fn repeat(options: &Options, before: Option<u64>, work: &mut dyn FnMut() -> Resu
     for _ in 0..options.warmup.max(1) {
         work()?;
     }
-    let growth = marked.and_then(|before| Some(peak_memory_bytes()?.saturating_sub(before)));
+    let growth = marked.and_then(|before| Some(peak_bytes()?.saturating_sub(before)));
     let mut seconds = Vec::with_capacity(options.repeats);
     for _ in 0..options.repeats.max(1) {
         let start = Instant::now();
@@ -206,19 +208,6 @@ fn repeat(options: &Options, before: Option<u64>, work: &mut dyn FnMut() -> Resu
     Ok((seconds, growth))
 }
 
-/// Values between -1 and 1, the same in every run.
-fn noise(count: usize) -> Vec<f32> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    (0..count)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect()
-}
-
 /// Values of the tensor whose copy is measured: more than any cache holds.
 const COPIED: usize = 32 << 20;
 
@@ -227,7 +216,7 @@ const SIDE: usize = 1536;
 
 fn copy_bytes_per_second(device: &Device, on_cpu: bool) -> Result<f64> {
     let seconds = if on_cpu {
-        let from = noise(COPIED);
+        let from = noise(0, COPIED);
         let mut to = vec![0.0_f32; COPIED];
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let part = COPIED.div_ceil(threads);
@@ -248,39 +237,4 @@ fn copy_bytes_per_second(device: &Device, on_cpu: bool) -> Result<f64> {
         })?
     };
     Ok(2.0 * (COPIED * size_of::<f32>()) as f64 / seconds)
-}
-
-fn matmul_flops_per_second(device: &Device, float: FloatDType) -> Result<f64> {
-    let matrix = || Tensor::<2>::from_data(TensorData::new(noise(SIDE * SIDE), [SIDE, SIDE]), device).cast(float);
-    let (a, b) = (matrix(), matrix());
-    let seconds = fastest(|| {
-        drop(a.clone().matmul(b.clone()));
-        device.sync().map_err(|e| Error::Failed(format!("the device failed: {e}")))
-    })?;
-    Ok(2.0 * (SIDE as f64).powi(3) / seconds)
-}
-
-/// Seconds of the fastest of several repetitions, the first not counted.
-fn fastest(mut work: impl FnMut() -> Result<()>) -> Result<f64> {
-    work()?;
-    let mut least = Duration::MAX;
-    for _ in 0..5 {
-        let start = Instant::now();
-        work()?;
-        least = least.min(start.elapsed());
-    }
-    Ok(least.as_secs_f64())
-}
-
-/// Main memory that this process holds now.
-fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
-}
-
-/// Has the system count the greatest memory of this process from now on, as proc(5) says of `clear_refs`. False where it does not.
-fn forget_peak() -> bool {
-    std::fs::write("/proc/self/clear_refs", "5").is_ok()
 }

@@ -9,6 +9,7 @@ use manyheads_data::{DataError, Loader, LoaderConfig, Source, Transform};
 
 use crate::config::{self, Loaded};
 use crate::dataset::{self, eval_transform, train_transform};
+use crate::engine::upload::normalised_on_the_host;
 use crate::error::{Error, Result};
 use crate::log::progress::Console;
 use crate::sheet;
@@ -198,7 +199,7 @@ pub fn preview(loaded: &Loaded, images: Option<&Images<'_>>, sheet: &Sheet<'_>) 
         let epoch = sheet.epoch + column.saturating_sub(1) as u64;
         let batch = loader.epoch(epoch, 0).next().ok_or_else(|| Error::Failed("there are no images".into()))??;
         let (mean, std) = (loaded.config.data.mean(), loaded.config.data.std());
-        let values = crate::engine::step::pixels(batch.images)?;
+        let values = normalised_on_the_host(batch.images, batch.shape, [mean, std]);
         let channels = loaded.architecture.channels;
         for (row, sample) in values.chunks_exact(channels * height * width).enumerate() {
             picture.put([row, column], sample, mean, std);

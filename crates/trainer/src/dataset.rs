@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use crate::checkpoint::{DataFingerprint, hex};
 use crate::config::{self, AugmentConfig, BadImage, Config, Crop, DataConfig, DataSource, ErasingFill};
+use crate::engine::upload;
 use crate::error::{Error, Result};
 
 /// The two halves of a dataset, with the same classes.
@@ -245,14 +246,15 @@ pub fn train_transform(config: &Config, architecture: &Architecture) -> Transfor
     })
 }
 
-/// Augmented, shuffled batches.
+/// Augmented, shuffled batches. Bytes rather than floats where the device is not `eager`, the CPU itself, and the augmentation allows it.
 ///
 /// # Errors
 /// Where the settings do not fit the images.
-pub fn train_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>) -> Result<Loader> {
+pub fn train_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>, eager: bool) -> Result<Loader> {
     let transform = train_transform(config, architecture);
     let settings = LoaderConfig {
         repeats: config.augment.repeats,
+        format: upload::format(eager, &transform),
         ..loader_config(config, config.train.batch_size, true, config.train.drop_last)
     };
     Ok(Loader::new(source, transform, settings)?)
@@ -275,11 +277,13 @@ pub fn eval_transform(config: &Config, architecture: &Architecture) -> Transform
     })
 }
 
-/// Batches for evaluation: every image once, in order.
+/// Batches for evaluation: every image once, in order; bytes where the device is not `eager`.
 ///
 /// # Errors
 /// Where the settings do not fit the images.
-pub fn eval_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>) -> Result<Loader> {
+pub fn eval_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>, eager: bool) -> Result<Loader> {
     let transform = eval_transform(config, architecture);
-    Ok(Loader::new(source, transform, loader_config(config, config.eval.batch_size, false, false))?)
+    let format = upload::format(eager, &transform);
+    let settings = LoaderConfig { format, ..loader_config(config, config.eval.batch_size, false, false) };
+    Ok(Loader::new(source, transform, settings)?)
 }

@@ -33,6 +33,15 @@ impl Error {
     pub fn io(doing: &str, path: &Path, error: &std::io::Error) -> Self {
         Error::Failed(format!("cannot {doing} {}: {error}", path.display()))
     }
+
+    /// The same error with the configuration's key that led to it in front.
+    pub fn under(self, key: &str) -> Self {
+        match self {
+            Error::Usage(text) => Error::Usage(format!("{key}: {text}")),
+            Error::Failed(text) => Error::Failed(format!("{key}: {text}")),
+            Error::Interrupted(text) => Error::Interrupted(text),
+        }
+    }
 }
 
 impl From<manyheads_data::DataError> for Error {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use burn::tensor::{DType, FloatDType};
 use manyheads_data::Plan;
-use manyheads_model::{LayerCost, MemoryEstimate, cost, training_memory_bytes};
+use manyheads_model::{Architecture, LayerCost, MemoryEstimate, Operation, cost, training_memory_bytes};
 use serde::Serialize;
 
 use crate::config::{Config, Interval, Loaded, ScheduleConfig, ScheduleKind, TrainConfig};
@@ -39,6 +40,8 @@ pub struct Info {
     pub data_error: Option<String>,
     /// Estimated bytes of one training batch on the device.
     pub memory: Memory,
+    /// The float type of each kind of operation of training; then those of teacher and evaluations.
+    pub precision: Vec<Precision>,
     /// The configuration with every default written out.
     pub config: Config,
 }
@@ -56,6 +59,17 @@ pub struct Layer {
     pub macs: u64,
     /// Of these, those of the attention itself.
     pub macs_attention: u64,
+}
+
+/// In which float type something runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Precision {
+    /// What runs.
+    pub operation: &'static str,
+    /// Type of its operands in the forward pass; null where it has none.
+    pub forward: Option<&'static str>,
+    /// Type of the gradients it works on, or of what an update works on; null where it has none.
+    pub backward: Option<&'static str>,
 }
 
 /// Estimated bytes on the device.
@@ -89,7 +103,7 @@ impl Info {
             Err(e) => (None, Some(e.to_string())),
         };
         let steps_per_epoch = sizes.map(|(train, _)| config.steps_per_epoch(train));
-        let estimate = training_memory_bytes(architecture, config.train.batch_size);
+        let estimate = training_memory_bytes(architecture, config.train.batch_size, config.training());
         let total = estimate.total();
         let MemoryEstimate { weights, gradients, optimizer, activations } = estimate;
         Ok(Self {
@@ -106,6 +120,7 @@ impl Info {
             val_images: sizes.map(|(_, val)| val),
             data_error,
             memory: Memory { weights, gradients, optimizer, activations, total },
+            precision: precision(config, architecture),
             config: config.clone(),
         })
     }
@@ -135,6 +150,11 @@ impl Info {
             row(&mut out, &layer.name, &layer.kind, layer.parameters, layer.macs, layer.macs_attention);
         }
         row(&mut out, "total", "", self.parameters, self.macs, self.macs_attention);
+        let width = self.precision.iter().map(|row| row.operation.chars().count()).max().unwrap_or(0);
+        let _ = writeln!(out, "\n{:width$}  {:7}  backward", "precision", "forward");
+        for Precision { operation, forward, backward } in &self.precision {
+            let _ = writeln!(out, "{operation:width$}  {:7}  {}", forward.unwrap_or("–"), backward.unwrap_or("–"));
+        }
         out + "\n" + &self.totals()
     }
 
@@ -196,6 +216,21 @@ impl Info {
         );
         out
     }
+}
+
+/// What runs in which float type under a configuration.
+fn precision(config: &Config, architecture: &Architecture) -> Vec<Precision> {
+    let products = config.train.precision.float();
+    let name = |float: FloatDType| DType::from(float).name();
+    let there = Operation::ALL.into_iter().filter(|operation| operation.is_in(architecture));
+    let of_training = there.map(|operation| {
+        let types = operation.types(products);
+        Precision { operation: operation.name(), forward: types.forward.map(name), backward: types.backward.map(name) }
+    });
+    let beside = |operation, float| Precision { operation, forward: Some(name(float)), backward: None };
+    let teacher = config.distillation.teacher.as_ref().map(|_| beside("products of the teacher", products));
+    let evaluation = beside("products of evaluations", config.eval.precision.float());
+    of_training.chain(teacher).chain([evaluation]).collect()
 }
 
 /// The way of the learning rate in words, with every number.

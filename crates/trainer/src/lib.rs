@@ -14,6 +14,7 @@ pub mod environment;
 pub mod error;
 pub mod eval;
 mod files;
+pub mod gpu_check;
 pub mod info;
 pub mod log;
 pub mod logits;

@@ -6,6 +6,7 @@ use std::path::Path;
 use manyheads_model::{Architecture, training_memory_bytes};
 
 use crate::config::{Config, OptimizerKind};
+use crate::environment::value_of;
 use crate::error::{Error, Result};
 
 /// Bytes that a run takes on the CPU.
@@ -19,7 +20,7 @@ struct Need {
 
 impl Need {
     fn new(config: &Config, architecture: &Architecture) -> Self {
-        let memory = training_memory_bytes(architecture, config.train.batch_size);
+        let memory = training_memory_bytes(architecture, config.train.batch_size, config.training());
         let weights = memory.weights;
         let means = match config.optimizer.kind {
             OptimizerKind::Adamw | OptimizerKind::Lamb => 2,
@@ -57,12 +58,32 @@ fn judge(Need { least, likely }: Need, limit: u64) -> Result<Option<String>> {
     }
     Ok((likely > limit / 10 * 9).then(|| {
         format!(
-            "warning: the run takes about {:.1} GiB of memory, and there are {:.1} GiB. If it is ended for that, lower train.batch_size and \
-             raise train.accumulate by as much, or lower data.prefetch",
+            "warning: the run takes about {:.1} GiB of memory, and there are {:.1} GiB. If it is ended for that, set \
+             train.recompute = true, lower train.batch_size and raise train.accumulate by as much, or lower data.prefetch",
             gib(likely),
             gib(limit)
         )
     }))
+}
+
+/// Main memory that this process holds now, where the system tells.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    of_process("VmRSS")
+}
+
+/// Most main memory that this process ever held, where the system tells.
+pub(crate) fn peak_bytes() -> Option<u64> {
+    of_process("VmHWM")
+}
+
+fn of_process(key: &str) -> Option<u64> {
+    let size = value_of(Path::new("/proc/self/status"), key)?;
+    size.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Has the system count the greatest memory of this process from now on, as proc(5) says of `clear_refs`. False where it does not.
+pub(crate) fn forget_peak() -> bool {
+    fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
 /// Bytes of memory that this process may use, where the system tells.

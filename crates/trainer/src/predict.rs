@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 use manyheads_data::{Purpose, decode_rgb, imagenet, stream};
 
-use crate::config::{Loaded, Precision};
+use crate::config::Loaded;
 use crate::dataset::eval_transform;
 use crate::engine::device::{self, DeviceName};
 use crate::engine::protocol::Protocol;
@@ -62,6 +62,7 @@ pub fn run(request: &Request<'_>, each: &mut dyn FnMut(Prediction) -> Result<()>
     let selection = Selection::of(request.weights, request.config, request.naming, request.sets)?;
     let loaded = selection.configuration(false, note)?;
     let open = device::open(&loaded.config, request.device)?;
+    open.computes(loaded.config.eval.precision, "eval.precision")?;
     if let Some(notice) = &open.notice {
         note(notice);
     }
@@ -72,10 +73,7 @@ pub fn run(request: &Request<'_>, each: &mut dyn FnMut(Prediction) -> Result<()>
     let transform = eval_transform(&loaded.config, &loaded.architecture);
     transform.validate()?;
     let [channels, height, width] = transform.sample_shape();
-    let compute = match loaded.config.eval.precision {
-        Precision::F32 => FloatDType::F32,
-        Precision::Bf16 => FloatDType::BF16,
-    };
+    let compute = loaded.config.eval.precision.float();
     for path in request.images {
         let bytes = crate::files::read(path)?;
         let pixels = decode_rgb(&bytes, &path.to_string_lossy())?;

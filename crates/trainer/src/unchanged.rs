@@ -7,13 +7,14 @@ use crate::config::{Config, load_text};
 use crate::error::{Error, Result};
 
 /// Keys that may change, because no number of the steps already done depends on them.
-const FREE: [&str; 9] = [
+const FREE: [&str; 10] = [
     "run.device",
     "run.name",
     "run.check_resources",
     "data.workers",
     "data.prefetch",
     "data.bad_image",
+    "train.recompute",
     "train.skip_non_finite",
     "checkpoint",
     "log",

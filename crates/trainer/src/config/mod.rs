@@ -10,7 +10,8 @@ mod report;
 
 use std::path::PathBuf;
 
-use manyheads_model::{ModelConfig, Ops};
+use burn::tensor::FloatDType;
+use manyheads_model::{ModelConfig, Ops, Training};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -597,6 +598,12 @@ pub struct TrainConfig {
     /// Share of the target spread evenly over all classes, for `cross-entropy`.
     #[schemars(range(min = 0, max = 1))]
     pub label_smoothing: f64,
+    /// Type of the matrix products: `f32` or `bf16`, which needs no scaling of the loss. Weights, gradients, optimizer, average, norms,
+    /// softmax, token sums and losses are f32 in both; `manyheads info` lists what runs in which. A teacher runs in the same.
+    pub precision: Precision,
+    /// Keep of each block its input alone and compute the block again in the backward pass: less memory for a third more work, and the same
+    /// gradients.
+    pub recompute: bool,
     /// Weights to start from, for fine-tuning: a weights file, a folder that holds one, or the folder of a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<PathBuf>,
@@ -617,6 +624,8 @@ impl Default for TrainConfig {
             drop_last: true,
             loss: LossKind::CrossEntropy,
             label_smoothing: 0.1,
+            precision: Precision::F32,
+            recompute: false,
             weights: None,
             weights_sha256: None,
             skip_non_finite: 0,
@@ -643,7 +652,7 @@ pub struct EvalConfig {
     /// Filter for resizing. Default: the preset's, otherwise `bicubic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interpolation: Option<Interpolation>,
-    /// Type of the matrix products: `f32` or `bf16`. Norms, softmax and token sums are f32 in both.
+    /// Type of the matrix products in every evaluation: `f32` or `bf16`. Norms, softmax and token sums are f32 in both.
     pub precision: Precision,
 }
 
@@ -687,6 +696,24 @@ pub enum Precision {
     F32,
     /// bfloat16 in matrix products; f32 weights, norms, softmax, token sums and losses.
     Bf16,
+}
+
+impl Precision {
+    /// The type.
+    pub fn float(self) -> FloatDType {
+        match self {
+            Self::F32 => FloatDType::F32,
+            Self::Bf16 => FloatDType::BF16,
+        }
+    }
+
+    /// The configuration's word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
 }
 
 impl Default for EvalConfig {
@@ -744,6 +771,11 @@ impl Default for LogConfig {
 }
 
 impl Config {
+    /// How the network is trained, as far as the memory goes.
+    pub fn training(&self) -> Training {
+        Training { products: self.train.precision.float(), recompute: self.train.recompute }
+    }
+
     /// Images that make one optimizer step.
     pub fn effective_batch(&self) -> usize {
         self.train.batch_size * self.train.accumulate

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 
 use super::quiet::quiet;
-use crate::config::Config;
+use crate::config::{Config, Precision};
 use crate::error::{Error, Result};
 
 /// A device as the command line and the configuration name it.
@@ -67,6 +67,33 @@ impl DeviceName {
     }
 }
 
+impl OpenDevice {
+    /// Refuses a training in a precision that the device does not compute in.
+    ///
+    /// # Errors
+    /// As [`Self::computes`], for training and its evaluations.
+    pub fn trains(&self, config: &Config) -> Result<()> {
+        self.computes(config.train.precision, "train.precision")?;
+        self.computes(config.eval.precision, "eval.precision")
+    }
+
+    /// Refuses a precision that the device does not compute in; `key` is where the configuration asks for it.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] naming device and key, with what to do.
+    pub fn computes(&self, precision: Precision, key: &str) -> Result<()> {
+        if self.device.supports_dtype(precision.float()) {
+            return Ok(());
+        }
+        let name = precision.name();
+        Err(Error::Failed(format!(
+            "device {} does not compute in {name}, which {key} asks for: set {key} = \"f32\", or take another device (the CPU has it, and so \
+             have NVIDIA's GPUs from Ampere on with --device cuda)",
+            self.label
+        )))
+    }
+}
+
 /// What went wrong on a device, and where its memory has run out, which settings take less of it. `reason` is the backend's.
 pub fn failed(when: &str, reason: &str) -> String {
     format!("the device failed {when}: {}{}", reason.trim_end_matches('.'), advice(reason))
@@ -78,8 +105,8 @@ pub fn advice(reason: &str) -> &'static str {
     let signs = ["out of memory", "out_of_memory", "outofmemory", "not enough memory", "allocation failed", "failed to allocate"];
     match signs.iter().any(|sign| reason.contains(sign)) {
         true => {
-            ". Its memory is full: lower train.batch_size and raise train.accumulate by as much, which makes the same steps; lower \
-             eval.batch_size where it happened in an evaluation; ema.enabled = false saves a copy of the weights"
+            ". Its memory is full: lower train.batch_size and raise train.accumulate by as much, or set train.recompute = true, which both \
+             make the same steps; lower eval.batch_size where it happened in an evaluation; ema.enabled = false saves a copy of the weights"
         }
         false => "",
     }

@@ -95,6 +95,7 @@ pub fn dry_run(loaded: &Loaded, device: Option<DeviceName>) -> Result<DryRun> {
     };
     let info = Info::new(loaded)?;
     let open = device::open(config, device)?;
+    open.trains(config)?;
     let mut rehearsal = loaded.clone();
     shrink(&mut rehearsal.config, if info.macs < COSTLY { IMAGES } else { 1 });
     let settings = &rehearsal.config;
@@ -132,7 +133,7 @@ pub fn dry_run(loaded: &Loaded, device: Option<DeviceName>) -> Result<DryRun> {
     let [height, width] = architecture.image;
     let size = [height + height / 8 + 1, width + width / 4 + 1];
     let images = Arc::new(Noise::new(count, architecture.classes, size)?);
-    let training = train_loader(settings, architecture, images.clone())?;
+    let training = train_loader(settings, architecture, images.clone(), open.eager)?;
     let mut window = Window::new(training.len());
     for batch in training.epoch(0, 0) {
         learner.add(&mut window, batch?)?;
@@ -150,9 +151,9 @@ pub fn dry_run(loaded: &Loaded, device: Option<DeviceName>) -> Result<DryRun> {
     let first_learning_rate = Schedule::new(config, info.steps_per_epoch.unwrap_or(1)).learning_rate(0);
     learner.update(gradients, first_learning_rate, 1);
 
-    let held_out = eval_loader(settings, architecture, images)?;
+    let held_out = eval_loader(settings, architecture, images, open.eager)?;
     let score = |model: &VisionTransformer| -> Result<f64> {
-        let result = evaluate(model, &held_out, &open.device, None, &console)?;
+        let result = evaluate(model, &held_out, &open.device, config.eval.precision, None, &console)?;
         Ok(result.ok_or_else(|| Error::Failed("the evaluation was stopped".into()))?.score.loss)
     };
     let eval_loss = score(&learner.model().valid())?;

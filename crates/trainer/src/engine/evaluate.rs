@@ -2,14 +2,15 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor};
 use manyheads_data::{Loader, Skipped};
 use manyheads_model::VisionTransformer;
 use serde::{Deserialize, Serialize};
 
 use super::device::failed;
 use super::protocol::Protocol;
-use super::step::pixels;
+use super::upload::normalised;
+use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::log::progress::Console;
 use crate::signals::Stop;
@@ -94,7 +95,7 @@ impl Counts {
     }
 }
 
-/// Evaluates a network in f32 by the plain protocol. `None` where `stop` was asked for.
+/// Evaluates a network by the plain protocol, with matrix products in `precision`. `None` where `stop` was asked for.
 ///
 /// # Errors
 /// As [`Job::run`].
@@ -102,10 +103,11 @@ pub fn evaluate(
     model: &VisionTransformer,
     loader: &Loader,
     device: &Device,
+    precision: Precision,
     stop: Option<&Stop>,
     console: &Console,
 ) -> Result<Option<Evaluation>> {
-    let job = Job { model, loader, device, compute: FloatDType::F32, protocol: &Protocol::default() };
+    let job = Job { model, loader, device, compute: precision.float(), protocol: &Protocol::default() };
     job.run(stop, console, &mut |_| Ok(()))
 }
 
@@ -142,7 +144,8 @@ impl Job<'_> {
                     if batch.items.is_empty() {
                         continue;
                     }
-                    let images = Tensor::<4>::from_data(TensorData::new(pixels(batch.images)?, batch.shape), self.device);
+                    let (mean, std) = self.loader.transform().normalisation();
+                    let images = normalised(batch.images, batch.shape, [mean, std], self.device);
                     Some((self.model.forward(images.cast(self.compute), None), batch.labels, batch.items, batch.counted))
                 }
             };

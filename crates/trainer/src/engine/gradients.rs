@@ -9,17 +9,17 @@ use crate::error::{Error, Result};
 use crate::recipe::optimizer::Slots;
 
 /// The gradient of the loss summed over batches: one flat tensor per parameter, without autodiff.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct GradientSum {
     tensors: Vec<Tensor<1>>,
 }
 
 impl GradientSum {
-    /// Adds what one backward pass left for the trained ones of `model`'s parameters.
+    /// Adds what one backward pass left, in one part or several, for the trained ones of `model`'s parameters.
     ///
     /// # Errors
     /// Names a parameter that got no gradient: it would silently stay as it was initialised.
-    pub fn add(&mut self, model: &VisionTransformer, gradients: &mut Gradients, slots: &Slots) -> Result<()> {
+    pub fn add(&mut self, model: &VisionTransformer, gradients: &mut [Gradients], slots: &Slots) -> Result<()> {
         let mut visitor = Collect { gradients, found: Vec::with_capacity(slots.places.len()) };
         model.visit(&mut visitor);
         let mut found = Vec::with_capacity(slots.trained.len());
@@ -75,13 +75,15 @@ pub fn sum(tensor: Tensor<1>) -> Tensor<1> {
 }
 
 struct Collect<'a> {
-    gradients: &'a mut Gradients,
+    gradients: &'a mut [Gradients],
     found: Vec<Option<Tensor<1>>>,
 }
 
 impl ModuleVisitor for Collect<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.found.push(param.val().grad_remove(self.gradients).map(|gradient| gradient.reshape([-1])));
+        let value = param.val();
+        let gradient = self.gradients.iter_mut().find_map(|part| value.grad_remove(part));
+        self.found.push(gradient.map(|gradient| gradient.reshape([-1])));
     }
 }
 

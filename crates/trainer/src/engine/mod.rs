@@ -8,4 +8,5 @@ pub mod protocol;
 mod quiet;
 pub mod step;
 pub mod train;
+pub(crate) mod upload;
 pub mod watch;

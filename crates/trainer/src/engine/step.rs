@@ -6,6 +6,7 @@ use manyheads_model::{Architecture, VisionTransformer};
 
 use super::device::failed;
 use super::gradients::GradientSum;
+use super::upload::normalised;
 use crate::checkpoint::PendingStep;
 use crate::config::{Config, LossKind};
 use crate::error::{Error, Result};
@@ -122,16 +123,29 @@ impl Learner {
         let device = self.device.clone().autodiff();
         let classes = self.architecture.classes;
         let mut batch = batch;
-        let (targets, blend) = mixing::apply(&mut batch, classes, &self.config)?;
+        let (targets, blend) = mixing::apply(&mut batch, classes, &self.config);
         let targets = Tensor::from_data(TensorData::new(targets, [batch.items.len(), classes]), &device);
-        let values = std::mem::replace(&mut batch.images, Images::F32(Vec::new()));
-        let images = Tensor::<4>::from_data(TensorData::new(pixels(values)?, batch.shape), &device);
+        let pixels = std::mem::replace(&mut batch.images, Images::F32(Vec::new()));
+        let on_device = matches!(pixels, Images::U8(_));
+        let mut images = normalised(pixels, batch.shape, [self.config.data.mean(), self.config.data.std()], &self.device);
+        if on_device {
+            images = blend.mix(images);
+        }
+        // The network's products take the type of its images, and so do the teacher's; all else here is f32.
+        let images = Tensor::from_inner(images.cast(self.config.train.precision.float()));
         let seed = self.config.run.seed;
         let factors = stochastic_depth::factors(seed, batch.epoch, &batch.items, &batch.copies, &self.rates, &device);
         let taught = self.teacher.as_ref().map(|teacher| teacher.targets(&images, &batch, &blend, classes, &device));
         let samples = Samples { seed, epoch: batch.epoch, items: &batch.items, copies: &batch.copies };
         let masks = samples.masks(&self.architecture, &device);
-        let heads = self.model().dropping(images, factors, masks.as_ref());
+        let model = self.model();
+        let (heads, kept) = match self.config.train.recompute {
+            true => {
+                let (heads, kept) = model.recomputing(images, factors, masks.as_ref());
+                (heads, Some(kept))
+            }
+            false => (model.dropping(images, factors, masks.as_ref()), None),
+        };
         let fused = self.optimizer.fused();
         let base = |logits: Tensor<2>| match self.config.train.loss {
             LossKind::CrossEntropy => soft_cross_entropy_sum(logits, targets, fused),
@@ -151,8 +165,12 @@ impl Learner {
         });
         window.images += batch.items.len();
         // Divided by the images of the whole step, so that batches of any sizes add up to the gradient of one large batch.
-        let mut gradients = (loss / window.planned as f64).backward();
-        window.gradients.add(self.model(), &mut gradients, self.optimizer.slots())
+        let loss = loss / window.planned as f64;
+        let mut gradients = match kept {
+            Some(kept) => kept.backward(loss),
+            None => vec![loss.backward()],
+        };
+        window.gradients.add(model, &mut gradients, self.optimizer.slots())
     }
 
     /// The gradient of the finished step, and the report; nothing has been updated yet. `None` where the step has no image.
@@ -183,14 +201,6 @@ impl Learner {
         }
         self.model = Some(model);
     }
-}
-
-/// The pixels of a batch as the loader normalised them.
-///
-/// # Errors
-/// Where the loader was set to bytes.
-pub(crate) fn pixels(images: Images) -> Result<Vec<f32>> {
-    images.into_f32().ok_or_else(|| Error::Failed("the loader made bytes where floats were asked for".into()))
 }
 
 impl StepReport {

@@ -84,8 +84,9 @@ pub fn train(loaded: &Loaded, out: Option<&Path>, device: Option<DeviceName>, vi
     let console = Console::new(view);
     let datasets = Datasets::open(config)?;
     loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
-    let loaders = Loaders::new(loaded, datasets)?;
     let open = device::open(config, device)?;
+    open.trains(config)?;
+    let loaders = Loaders::new(loaded, datasets, open.eager)?;
     check_memory(loaded, &open, &console)?;
     let stop = Stop::on_signals()?;
     // Before there is a run: weights or a teacher that do not fit leave nothing behind.
@@ -120,9 +121,10 @@ pub fn resume(run_dir: &Path, device: Option<DeviceName>, changes: &Changes, vie
     let found = store.newest_sound()?;
     let datasets = Datasets::open(config)?;
     loaded.check_data(datasets.train.len(), datasets.train.classes().len(), &class_hint(&datasets))?;
-    let loaders = Loaders::new(&loaded, datasets)?;
-    let stop = Stop::on_signals()?;
     let open = device::open(config, device)?;
+    open.trains(config)?;
+    let loaders = Loaders::new(&loaded, datasets, open.eager)?;
+    let stop = Stop::on_signals()?;
     check_memory(&loaded, &open, &console)?;
 
     let Some(Newest { checkpoint, broken }) = found else {
@@ -227,13 +229,13 @@ struct Loaders {
 }
 
 impl Loaders {
-    fn new(loaded: &Loaded, datasets: Datasets) -> Result<Self> {
+    fn new(loaded: &Loaded, datasets: Datasets, eager: bool) -> Result<Self> {
         let Loaded { config, architecture, .. } = loaded;
         Ok(Self {
             notices: datasets.notices(),
             fingerprint: datasets.fingerprint(),
-            train: train_loader(config, architecture, datasets.train)?,
-            val: eval_loader(config, architecture, datasets.val)?,
+            train: train_loader(config, architecture, datasets.train, eager)?,
+            val: eval_loader(config, architecture, datasets.val, eager)?,
         })
     }
 }
@@ -552,7 +554,12 @@ impl Run {
         self.state.phase = Phase::Trained;
         match &mut self.stepping {
             // On a GPU the first step compiles kernels and says nothing of the steps to come.
-            None => self.stepping = Some((Duration::ZERO, 0)),
+            None => {
+                self.stepping = Some((Duration::ZERO, 0));
+                self.read_pending()?;
+                let seconds = self.started.elapsed().as_secs_f64();
+                self.console.say(format!("first step done {seconds:.1} s after the start: data, kernels and the step itself"));
+            }
             Some((time, steps)) => {
                 *time += start.elapsed();
                 *steps += 1;
@@ -725,6 +732,8 @@ impl Run {
             time_unix: unix_time(),
             rate_images_per_second: images_per_second,
             rate_data_wait: data_wait,
+            rate_memory_bytes: memory::resident_bytes(),
+            rate_device_memory_bytes: self.device.device.memory_pool_usage().map(|usage| usage.bytes_reserved),
         })
     }
 
@@ -762,17 +771,18 @@ impl Run {
         let step = self.state.step;
         self.watch.pulse().enter(Activity::Evaluation);
         let model = self.learner.model().valid();
-        let result = evaluate(&model, &self.eval_loader, &self.device.device, Some(&self.stop), &self.console.aside())?;
+        let precision = self.config().eval.precision;
+        let score = |model: &VisionTransformer| {
+            evaluate(model, &self.eval_loader, &self.device.device, precision, Some(&self.stop), &self.console.aside())
+        };
+        let result = score(&model)?;
         let Some(evaluation) = result else { return Ok(None) };
         let averaged = match self.learner.ema() {
             None => None,
-            Some(ema) => {
-                let stop = Some(&self.stop);
-                match evaluate(ema.model(), &self.eval_loader, &self.device.device, stop, &self.console.aside())? {
-                    Some(evaluation) => Some(evaluation.score),
-                    None => return Ok(None),
-                }
-            }
+            Some(ema) => match score(ema.model())? {
+                Some(evaluation) => Some(evaluation.score),
+                None => return Ok(None),
+            },
         };
         for bad in &evaluation.skipped {
             let event = "bad-image".into();

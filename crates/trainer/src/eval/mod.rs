@@ -6,10 +6,9 @@ mod tables;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn::tensor::FloatDType;
 use manyheads_data::{Source, imagenet};
 
-use crate::config::{Interpolation, Precision};
+use crate::config::Interpolation;
 use crate::dataset::{eval_loader, files_hash, open_images, open_val};
 use crate::engine::device::{self, DeviceName};
 use crate::engine::evaluate::{Evaluation, Job};
@@ -184,20 +183,18 @@ fn one(request: &Request<'_>, selection: &Selection<'_>) -> Result<Report> {
         None => open_val(&loaded.config)?,
     };
     let open = device::open(&loaded.config, request.device)?;
+    open.computes(loaded.config.eval.precision, "eval.precision")?;
     for notice in source.notices().iter().chain(&open.notice) {
         console.say(format!("note: {notice}"));
     }
     let network = selection.open(loaded, &open.device, &mut |note| console.say(format!("note: {note}")))?;
     let Network { loaded, model, names, weights, .. } = &network;
     let protocol = protocol(request, &network, &*source)?;
-    let loader = eval_loader(&loaded.config, &loaded.architecture, Arc::clone(&source))?;
+    let loader = eval_loader(&loaded.config, &loaded.architecture, Arc::clone(&source), open.eager)?;
     console.say(crate::predict::preparation(loaded));
     console.say(format!("evaluating {} on {} images, device {}", weights.display(), loader.len(), open.label));
     let mut table = request.outputs.predictions.map(tables::Predictions::create).transpose()?;
-    let compute = match loaded.config.eval.precision {
-        Precision::F32 => FloatDType::F32,
-        Precision::Bf16 => FloatDType::BF16,
-    };
+    let compute = loaded.config.eval.precision.float();
     console.start(loader.len() as u64, 0);
     let job = Job { model, loader: &loader, device: &open.device, compute, protocol: &protocol };
     let names = crate::predict::class_names(names, &network.labels, loaded.architecture.classes);

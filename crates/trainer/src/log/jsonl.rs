@@ -36,6 +36,12 @@ pub enum Record {
         rate_images_per_second: f64,
         /// Share of the time since the last line in which the loop waited for the loader, 0 to 1.
         rate_data_wait: f64,
+        /// Main memory that the process holds, in bytes, where the system tells.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate_memory_bytes: Option<u64>,
+        /// Memory that the backend holds on a device of its own, what is kept for reuse included, in bytes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rate_device_memory_bytes: Option<u64>,
     },
     /// An evaluation on the held-out images.
     Eval {

@@ -127,6 +127,8 @@ mod tests {
             time_unix: 0.0,
             rate_images_per_second: 10.0,
             rate_data_wait: 0.0,
+            rate_memory_bytes: None,
+            rate_device_memory_bytes: None,
         }
     }
 

@@ -51,16 +51,19 @@ impl Distillation {
         let (Some(kind), classes) = (settings.kind.learns(), architecture.classes) else { return Ok(None) };
         let teacher = match (&settings.teacher, &settings.logits) {
             (_, Some(path)) => {
-                let stored = StoredLogits::read(path)?;
-                stored.check(path, images, classes, files)?;
+                let stored = StoredLogits::read(path).map_err(|e| e.under("distillation.logits"))?;
+                stored.check(path, images, classes, files).map_err(|e| e.under("distillation.logits"))?;
                 note(&format!("teacher {}: stored logits of {images} images", path.display()));
                 Teacher::Stored(stored)
             }
             (Some(path), None) => {
                 let naming = Naming { preset: settings.teacher_preset.as_deref(), ..Naming::default() };
-                let selection = Selection::of(path, None, naming, &[])?;
-                let loaded = selection.configuration(false, note)?;
-                let network = selection.open(loaded, device, note)?;
+                let network = Selection::of(path, None, naming, &[])
+                    .and_then(|selection| {
+                        let loaded = selection.configuration(false, note)?;
+                        selection.open(loaded, device, note)
+                    })
+                    .map_err(|e| e.under("distillation.teacher"))?;
                 let teacher = &network.loaded.architecture;
                 for (what, theirs, ours) in [
                     ("classes", format!("{}", teacher.classes), format!("{classes}")),

@@ -10,6 +10,7 @@ use std::thread;
 
 use burn::tensor::{Device, Tensor, TensorData};
 use manyheads_data::random::{ChaCha8Rng, Purpose, below, fill_chance, stream};
+use manyheads_model::profile::{self, Kind};
 use manyheads_model::{Architecture, AttentionKind, BlockMasks, DropoutMasks, KeptPatches, Mask};
 
 /// The samples of a batch, as their draws are named.
@@ -103,7 +104,7 @@ impl Samples<'_> {
         if rate == 0.0 {
             return None;
         }
-        let dropped = self.dropped(place, shape.iter().product(), rate);
+        let dropped = profile::on_host(Kind::Data, || self.dropped(place, shape.iter().product(), rate));
         let shape: Vec<usize> = std::iter::once(self.items.len()).chain(shape).collect();
         Some(Mask::new(Tensor::from_data(TensorData::new(dropped, shape), device), rate))
     }

@@ -1,10 +1,11 @@
 //! The targets of a batch: label smoothing, mixup and CutMix.
 
-use manyheads_data::mix::{Mix, MixDraw, targets};
+use burn::tensor::Tensor;
+use manyheads_data::mix::{Mix, MixDraw, MixKind, targets};
 use manyheads_data::{Batch, Images};
+use manyheads_model::profile::{self, Kind};
 
 use crate::config::{Config, LossKind};
-use crate::error::{Error, Result};
 
 /// How the images of a batch were mixed.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,18 +29,46 @@ impl Blend {
         };
         rows.chunks(self.group).zip(&self.draws).flat_map(mix).collect()
     }
+
+    /// Images on a device, `[B, C, H, W]`, normalised and not mixed yet, mixed as [`MixDraw::apply`] mixes them on the host.
+    pub fn mix(&self, images: Tensor<4>) -> Tensor<4> {
+        let [count, channels, ..] = images.dims();
+        let group = |(number, draw): (usize, &MixDraw)| {
+            let first = number * self.group;
+            let group = images.clone().narrow(0, first, self.group.min(count - first));
+            match draw.kind {
+                MixKind::None => group,
+                MixKind::Mixup => {
+                    let (own, other) = (draw.lambda as f32, (1.0 - draw.lambda) as f32);
+                    group.clone() * own + group.flip([0]) * other
+                }
+                MixKind::CutMix(rect) if rect.width == 0 || rect.height == 0 => group,
+                MixKind::CutMix(rect) => {
+                    let (rows, columns) = (rect.y..rect.y + rect.height, rect.x..rect.x + rect.width);
+                    let region = [0..group.dims()[0], 0..channels, rows, columns];
+                    let others = group.clone().slice(region.clone()).flip([0]);
+                    group.slice_assign(region, others)
+                }
+            }
+        };
+        match self.draws.iter().all(|draw| draw.kind == MixKind::None) {
+            true => images,
+            false => Tensor::cat(self.draws.iter().enumerate().map(group).collect(), 0),
+        }
+    }
 }
 
 /// Mixes the images of a batch where the configuration says so and returns the targets, `[images, classes]` row by row, and how the
-/// images were mixed.
+/// images were mixed. Bytes are left as they are: they are mixed once they are normalised, by [`Blend::mix`].
 ///
 /// Images are mixed in groups of `mix.group`, counted from the batch's first. A group's draw is named by the place of its first image
 /// in the epoch, so that batches of whole groups can be cut in any way. With the loss `bce` every class that has a share in an image
 /// is a target of 1, as DeiT III's.
-///
-/// # Errors
-/// Where the loader made bytes: they are mixed after normalisation.
-pub fn apply(batch: &mut Batch, classes: usize, config: &Config) -> Result<(Vec<f32>, Blend)> {
+pub fn apply(batch: &mut Batch, classes: usize, config: &Config) -> (Vec<f32>, Blend) {
+    profile::on_host(Kind::Data, || mixed(batch, classes, config))
+}
+
+fn mixed(batch: &mut Batch, classes: usize, config: &Config) -> (Vec<f32>, Blend) {
     let Config { mix, train, .. } = config;
     let [_, channels, height, width] = batch.shape;
     let Blend { group, draws } = match mix.on() {
@@ -57,10 +86,7 @@ pub fn apply(batch: &mut Batch, classes: usize, config: &Config) -> Result<(Vec<
             Blend { group: mix.group, draws: (0..groups).map(draw).collect() }
         }
     };
-    if mix.on() {
-        let Images::F32(values) = &mut batch.images else {
-            return Err(Error::Failed("the loader made bytes where floats were asked for".into()));
-        };
+    if let (true, Images::F32(values)) = (mix.on(), &mut batch.images) {
         for (values, draw) in values.chunks_mut(group * channels * height * width).zip(&draws) {
             draw.apply(values, [channels, height, width]);
         }
@@ -69,7 +95,7 @@ pub fn apply(batch: &mut Batch, classes: usize, config: &Config) -> Result<(Vec<
     if train.loss == LossKind::Bce {
         targets.iter_mut().for_each(|target| *target = f32::from(*target > 0.0));
     }
-    Ok((targets, Blend { group, draws }))
+    (targets, Blend { group, draws })
 }
 
 #[cfg(test)]
@@ -102,12 +128,12 @@ mod tests {
     fn batches_of_whole_groups_can_be_cut_in_any_way() {
         let config = config();
         let mut whole = batch(&[0, 1, 2, 0], 3);
-        let (targets, blend) = apply(&mut whole, 3, &config).unwrap();
+        let (targets, blend) = apply(&mut whole, 3, &config);
         let mut halves = config.clone();
         halves.train.batch_size = 2;
         let mut second = batch(&[2, 0], 7);
         second.images = Images::F32((8..16).map(|value| value as f32).collect());
-        let (part, _) = apply(&mut second, 3, &halves).unwrap();
+        let (part, _) = apply(&mut second, 3, &halves);
         assert_eq!(part, targets[6..]);
         // Other rows are mixed as the targets are.
         let (on, off) = (0.9 + 0.1 / 3.0, 0.1 / 3.0);
@@ -121,7 +147,7 @@ mod tests {
     fn any_size_is_mixed_and_targets_sum_to_one() {
         for size in [1, 3, 65] {
             let labels: Vec<u32> = (0..size).map(|label| label % 3).collect();
-            let (targets, _) = apply(&mut batch(&labels, 0), 3, &config()).unwrap();
+            let (targets, _) = apply(&mut batch(&labels, 0), 3, &config());
             assert_eq!(targets.len(), labels.len() * 3);
             assert!(targets.chunks(3).all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-6));
         }
@@ -132,7 +158,30 @@ mod tests {
         let mut config = config();
         config.train.loss = LossKind::Bce;
         config.train.label_smoothing = 0.0;
-        let (targets, _) = apply(&mut batch(&[0, 2], 0), 3, &config).unwrap();
+        let (targets, _) = apply(&mut batch(&[0, 2], 0), 3, &config);
         assert_eq!(targets, [1.0, 0.0, 1.0, 1.0, 0.0, 1.0]);
+    }
+
+    /// A GPU mixes what the host mixes for the CPU, the middle of an odd group and an empty rectangle included.
+    #[test]
+    #[cfg(feature = "flex")]
+    fn images_are_mixed_on_a_device_as_on_the_host() {
+        let (images, shape) = (7, [2, 5, 6]);
+        let len: usize = shape.iter().product();
+        let values: Vec<f32> = (0..images * len).map(|value| (value as f32 * 0.37).sin()).collect();
+        let size = [shape[1], shape[2]];
+        let cut = |lambda, middle| MixDraw::cutmix(lambda, middle, size);
+        let mixup = MixDraw { kind: MixKind::Mixup, lambda: 0.3 };
+        for draws in [[cut(0.4, [4, 0]), mixup, MixDraw::NONE], [mixup, cut(1.0, [2, 2]), cut(0.0, [2, 2])]] {
+            let blend = Blend { group: 3, draws: draws.to_vec() };
+            let mut expected = values.clone();
+            for (values, draw) in expected.chunks_mut(3 * len).zip(&draws) {
+                draw.apply(values, shape);
+            }
+            let device = burn::tensor::Device::flex();
+            let data = burn::tensor::TensorData::new(values.clone(), [images, shape[0], shape[1], shape[2]]);
+            let mixed: Vec<f32> = blend.mix(Tensor::from_data(data, &device)).into_data().try_into_vec().unwrap();
+            assert!(mixed.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6), "{draws:?}");
+        }
     }
 }

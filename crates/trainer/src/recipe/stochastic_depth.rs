@@ -4,6 +4,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use manyheads_data::random::{Purpose, stream, uniform};
+use manyheads_model::profile::{self, Kind};
 
 /// Factors `[depth, 2, items.len()]` for the attention and MLP branch of each layer: 0 where dropped, 1/(1 − p) where kept.
 ///
@@ -13,7 +14,7 @@ pub fn factors(seed: u64, epoch: u64, items: &[usize], copies: &[u32], rates: &[
     if rates.iter().all(|rate| *rate == 0.0) {
         return None;
     }
-    let values = host_factors(seed, epoch, items, copies, rates);
+    let values = profile::on_host(Kind::Data, || host_factors(seed, epoch, items, copies, rates));
     Some(Tensor::from_data(TensorData::new(values, [rates.len(), 2, items.len()]), device))
 }
 

@@ -308,6 +308,8 @@ mod tests {
                 time_unix: 0.0,
                 rate_images_per_second: 800.0 + step as f64,
                 rate_data_wait: 0.02,
+                rate_memory_bytes: None,
+                rate_device_memory_bytes: None,
             });
             board.memory(1 << 30);
         }

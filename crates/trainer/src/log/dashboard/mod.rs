@@ -17,7 +17,6 @@ mod series;
 mod terminal;
 
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -30,8 +29,8 @@ use self::screen::Screen;
 pub(crate) use self::screen::obstacle;
 use super::Sink;
 use super::jsonl::Record;
-use crate::environment::value_of;
 use crate::error::Result;
+use crate::memory::resident_bytes;
 use crate::signals::Stop;
 
 /// Time between two pictures.
@@ -227,12 +226,6 @@ impl Keys {
         };
         self.shared.change(|board| board.prompt = next);
     }
-}
-
-/// Resident memory of this process, where the system tells.
-fn resident_bytes() -> Option<u64> {
-    let size = value_of(Path::new("/proc/self/status"), "VmRSS")?;
-    size.strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 #[cfg(all(test, unix))]

@@ -149,17 +149,21 @@ fn scalars(record: &Record) -> Option<Vec<u8>> {
             time_unix,
             rate_images_per_second,
             rate_data_wait,
+            rate_memory_bytes,
+            rate_device_memory_bytes,
             ..
         } => {
             let numbers = [
-                ("train/loss", *loss),
-                ("train/learning_rate", *learning_rate),
-                ("train/gradient_norm", *gradient_norm),
-                ("train/epoch", *epoch as f64),
-                ("train/images_per_second", *rate_images_per_second),
-                ("train/data_wait", *rate_data_wait),
+                ("train/loss", Some(*loss)),
+                ("train/learning_rate", Some(*learning_rate)),
+                ("train/gradient_norm", Some(*gradient_norm)),
+                ("train/epoch", Some(*epoch as f64)),
+                ("train/images_per_second", Some(*rate_images_per_second)),
+                ("train/data_wait", Some(*rate_data_wait)),
+                ("train/memory_bytes", rate_memory_bytes.map(|bytes| bytes as f64)),
+                ("train/device_memory_bytes", rate_device_memory_bytes.map(|bytes| bytes as f64)),
             ];
-            Some(event::scalars(*time_unix, *step, numbers.into_iter()))
+            Some(event::scalars(*time_unix, *step, known(numbers)))
         }
         Record::Eval { step, top1, top5, loss, ema_top1, ema_top5, ema_loss, time_unix, rate_images_per_second, .. } => {
             let numbers = [
@@ -171,11 +175,15 @@ fn scalars(record: &Record) -> Option<Vec<u8>> {
                 ("eval/ema_loss", *ema_loss),
                 ("eval/images_per_second", Some(*rate_images_per_second)),
             ];
-            let known = numbers.into_iter().filter_map(|(tag, number)| Some((tag, number?)));
-            Some(event::scalars(*time_unix, *step, known))
+            Some(event::scalars(*time_unix, *step, known(numbers)))
         }
         _ => None,
     }
+}
+
+/// The tags that have a number.
+fn known<const N: usize>(numbers: [(&str, Option<f64>); N]) -> impl Iterator<Item = (&str, f64)> {
+    numbers.into_iter().filter_map(|(tag, number)| Some((tag, number?)))
 }
 
 /// A parameter's tag. TensorBoard makes a group of what stands before the slash: a block each.

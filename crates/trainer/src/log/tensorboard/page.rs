@@ -4,6 +4,7 @@ use manyheads_data::{Images, Loader};
 use manyheads_model::Architecture;
 
 use crate::config::Config;
+use crate::engine::upload::normalised_on_the_host;
 use crate::recipe::mixing;
 use crate::sheet::Sheet;
 
@@ -28,7 +29,9 @@ pub(super) fn page(config: &Config, architecture: &Architecture, loader: &Loader
     if batch.items.is_empty() || config.log.samples == 0 {
         return None;
     }
-    mixing::apply(&mut batch, architecture.classes, config).ok()?;
+    let pixels = std::mem::replace(&mut batch.images, Images::F32(Vec::new()));
+    batch.images = Images::F32(normalised_on_the_host(pixels, batch.shape, [config.data.mean(), config.data.std()]));
+    mixing::apply(&mut batch, architecture.classes, config);
     let [images, channels, height, width] = batch.shape;
     let Images::F32(values) = &batch.images else { return None };
     let count = images.min(config.log.samples);
