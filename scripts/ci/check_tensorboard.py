@@ -54,7 +54,7 @@ every_steps = 17
 every_steps = 5
 """
 
-TRAIN = {"loss", "learning_rate", "gradient_norm", "epoch", "rate_images_per_second", "rate_data_wait"}
+TRAIN = {"loss", "learning_rate", "gradient_norm", "epoch", "rate_images_per_second", "rate_data_wait", "rate_memory_bytes"}
 EVAL = {"top1", "top5", "loss", "ema_top1", "ema_top5", "ema_loss", "rate_images_per_second"}
 
 
@@ -87,7 +87,7 @@ def check(run):
     for tag, values in scalars.items():
         read = [(event.wall_time, event.step, event.value) for event in events.Scalars(tag)]
         assert read == values, (tag, [pair for pair in zip(read, values) if pair[0] != pair[1]][:3], len(read), len(values))
-        if "per_second" not in tag and "wait" not in tag:
+        if not tag.endswith(("per_second", "wait", "memory_bytes")):
             seen[tag] = [value[1:] for value in values]
     assert len(tags["histograms"]) > 20 and "weights.blocks.1/attn.qkv.weight" in tags["histograms"], tags["histograms"]
     for tag in tags["histograms"]:

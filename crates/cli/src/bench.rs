@@ -8,6 +8,7 @@ use manyheads_trainer::data_tools::{self, BenchReport, Half, PixelFormat};
 use manyheads_trainer::{Error, Result};
 
 use crate::bench_attention;
+use crate::bench_gpu;
 use crate::bench_model::{self, Step};
 use crate::data::More;
 
@@ -26,6 +27,9 @@ enum Command {
     Infer(bench_model::Args),
     /// Measure one attention, without its projections, beside the machine's copy and product of matrices.
     Attention(bench_attention::Args),
+    /// Check that a GPU computes what the CPU computes, then measure training and inference of DeiT's sizes, beside PyTorch. Exit code 1
+    /// where it does not agree.
+    Gpu(bench_gpu::Args),
     Data(Data),
 }
 
@@ -65,6 +69,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Train(args) => bench_model::run(args, Step::Train),
         Command::Infer(args) => bench_model::run(args, Step::Infer),
         Command::Attention(args) => bench_attention::run(args),
+        Command::Gpu(args) => bench_gpu::run(args),
         Command::Data(args) => {
             let loaded = data_tools::configuration(args.config.as_deref(), &args.sets)?;
             let images = args.path.as_deref().map(|path| args.more.images(path));

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use manyheads_trainer::bench::peak::Source;
+use manyheads_trainer::bench::profile::StepProfile;
 use manyheads_trainer::bench::{self, Options, Report};
 use manyheads_trainer::{DeviceName, Error, Result};
 
@@ -33,6 +35,10 @@ pub struct Args {
     /// Steps before them that are not.
     #[arg(long, value_name = "N", default_value_t = 3)]
     warmup: u32,
+    /// Split a step by kind of operation. The device is waited for around each, so the profiled steps, which come after the others, are
+    /// slower. Also measures the peak of a device whose vendor's figure is not known.
+    #[arg(long)]
+    profile: bool,
     /// Set a key of the configuration, as optimizer.kind=lamb; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
@@ -82,7 +88,13 @@ pub fn run(args: Args, step: Step) -> Result<ExitCode> {
         sets.push(format!("train.batch_size={batch}"));
     }
     let loaded = bench::configuration(args.config.as_deref(), &args.preset, &sets)?;
-    let options = Options { device: args.device, warmup: args.warmup as usize, steps: args.steps as usize };
+    let options = Options {
+        device: args.device,
+        warmup: args.warmup as usize,
+        steps: args.steps as usize,
+        profile: args.profile,
+        ..Options::default()
+    };
     let report = match step {
         Step::Train => bench::train(&loaded, &options)?,
         Step::Infer => bench::infer(&loaded, &options)?,
@@ -113,8 +125,44 @@ fn text(report: &Report, step: Step) -> String {
         out += &format!("{cpu:>10.4} s of processor time a step\n");
     }
     out += &format!("{:>10.1} GFLOP/s in matrix products and attention\n", report.flops_per_second / 1e9);
+    if let (Some(mfu), Some(peak)) = (report.mfu, &report.peak) {
+        let source = match peak.source {
+            Source::Published => "published",
+            Source::Measured => "measured",
+        };
+        let tera = peak.flops_per_second / 1e12;
+        out += &format!("{:>10.1} % of the peak (MFU), {tera:.3} TFLOP/s {source}: {}\n", 100.0 * mfu, peak.what);
+    }
     if let Some(bytes) = report.peak_memory_bytes {
         out += &format!("{:>10.1} MB of memory at most\n", bytes as f64 / 1e6);
     }
+    if let Some(bytes) = report.device_memory_bytes {
+        out += &format!("{:>10.1} MB of the device's memory held\n", bytes as f64 / 1e6);
+    }
+    if let Some(profile) = &report.profile {
+        out += &profile_text(profile);
+    }
+    out
+}
+
+fn profile_text(profile: &StepProfile) -> String {
+    let mut out = format!(
+        "\na profiled step takes {:.4} s, {:.2} times an unprofiled one\n{:18}{:>12}{:>12}{:>12}{:>9}{:>12}\n",
+        profile.seconds_per_step, profile.slowdown, "", "forward ms", "backward ms", "ms", "share", "GFLOP/s"
+    );
+    let milliseconds = |seconds: f64| format!("{:.3}", 1e3 * seconds);
+    let dash = || "–".to_owned();
+    for kind in &profile.kinds {
+        out += &format!(
+            "{:18}{:>12}{:>12}{:>12}{:>7.1} %{:>12}\n",
+            kind.kind.name(),
+            kind.forward_seconds.map_or_else(dash, milliseconds),
+            kind.backward_seconds.map_or_else(dash, milliseconds),
+            milliseconds(kind.seconds),
+            100.0 * kind.share,
+            kind.flops_per_second.map_or_else(dash, |flops| format!("{:.1}", flops / 1e9)),
+        );
+    }
+    out += &format!("{:18}{:>36}{:>7.1} %\n", "the step", milliseconds(profile.seconds_per_step), 100.0);
     out
 }

@@ -3,6 +3,7 @@
 mod allocator;
 mod bench;
 mod bench_attention;
+mod bench_gpu;
 mod bench_model;
 mod data;
 mod eval;

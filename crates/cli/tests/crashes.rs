@@ -131,9 +131,7 @@ fn summary(run: &Path) -> Vec<String> {
 
 /// TensorBoard's events without what depends on the clock.
 fn events_without_clock(run: &Path) -> Vec<(u64, String, events::Value)> {
-    let all = events::read(&run.join("tensorboard/events.out.tfevents.manyheads")).into_iter();
-    let timeless = all.filter(|event| !event.tag.ends_with("per_second") && !event.tag.ends_with("data_wait"));
-    timeless.map(|event| (event.step, event.tag, event.value)).collect()
+    events::lasting(&run.join("tensorboard/events.out.tfevents.manyheads"))
 }
 
 fn writing(run: &Path) -> bool {

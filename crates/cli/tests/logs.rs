@@ -82,9 +82,7 @@ fn told_by_events(run: &Path) -> BTreeMap<String, Vec<(f64, u64, f32)>> {
 
 /// Everything in the event file that two equal runs have in common.
 fn without_clock(run: &Path) -> Vec<(u64, String, events::Value)> {
-    let all = events::read(&run.join(EVENTS)).into_iter();
-    let timeless = all.filter(|event| !event.tag.ends_with("per_second") && !event.tag.ends_with("data_wait"));
-    timeless.map(|event| (event.step, event.tag, event.value)).collect()
+    events::lasting(&run.join(EVENTS))
 }
 
 /// The summary without its columns of time.

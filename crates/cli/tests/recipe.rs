@@ -130,6 +130,18 @@ fn a_run_with_everything_on_goes_on_bit_for_bit_after_signals() {
     place.run(&["resume", "broken", "--device", "cpu"]).expect(1).says(&["ema.safetensors", "missing"]);
 }
 
+/// The same in bf16, with blocks that are computed again.
+#[test]
+fn bf16_with_recomputed_blocks_goes_on_bit_for_bit() {
+    let place = Place::new();
+    place.images(13, 4);
+    teach(&place);
+    let taught = "[distillation]\nkind = \"soft\"\nteacher = \"teacher\"\n";
+    let everything = EVERYTHING.replace("[train]\n", "[train]\nprecision = \"bf16\"\nrecompute = true\n");
+    place.write("tiny.toml", &with(&format!("{everything}{taught}"), ""));
+    killed_it_ends_as_unbroken(&place, 11);
+}
+
 /// The other half of the recipe: LAMB, binary cross-entropy, LayerScale, attention maps that drop entries, a teacher's stored logits.
 #[test]
 fn lamb_with_stored_logits_and_dropped_attention_goes_on_bit_for_bit() {
@@ -226,7 +238,9 @@ fn a_student_learns_from_a_teacher_run_and_from_its_stored_logits() {
     let args = ["train", "student.toml", "--device", "cpu", "--out", "y", "--set", "distillation.kind=hard"];
     place.run(&args).expect(2).says(&["who is the teacher"]);
     let stale = [&args[..], &["--set", "distillation.logits=logits.safetensors"]].concat();
-    place.run(&stale).expect(1).says(&["logits.safetensors", "120 images", "119"]);
+    place.run(&stale).expect(1).says(&["distillation.logits: ", "logits.safetensors", "120 images", "119"]);
+    let absent = [&args[..], &["--set", "distillation.teacher=nowhere"]].concat();
+    place.run(&absent).expect(1).says(&["distillation.teacher: ", "nowhere"]);
     let other = [&args[..], &["--set", "distillation.teacher=teacher", "--set", "model.image_size=56"]].concat();
     place.run(&other).expect(2).says(&["distillation.teacher", "[28, 28]", "[56, 56]"]);
 }

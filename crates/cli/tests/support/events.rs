@@ -29,6 +29,12 @@ pub struct Histogram {
     pub counts: Vec<f64>,
 }
 
+/// The values of a file without what two equal runs need not share: the clock, and what the machine made of the run.
+pub fn lasting(path: &Path) -> Vec<(u64, String, Value)> {
+    let passing = |tag: &str| ["per_second", "data_wait", "memory_bytes"].iter().any(|end| tag.ends_with(end));
+    read(path).into_iter().filter(|event| !passing(&event.tag)).map(|event| (event.step, event.tag, event.value)).collect()
+}
+
 /// The values in a file, every checksum checked; the file ends with a whole record.
 pub fn read(path: &Path) -> Vec<Event> {
     parse(&std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))

@@ -157,18 +157,21 @@ interval = "step"
 warmup_epochs = 0.5
 "#;
 
-/// The lines of a run's metrics without what depends on the clock.
-pub fn metrics(run: &Path) -> Vec<Value> {
+/// The lines of a run's metrics.
+pub fn all_metrics(run: &Path) -> Vec<Value> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).expect("a run has metrics");
     assert!(text.ends_with('\n'), "the last line is whole");
-    text.lines()
-        .map(|line| {
-            let mut value: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in {line}"));
-            let object = value.as_object_mut().expect("a line is an object");
-            object.retain(|key, _| !key.starts_with("time_") && !key.starts_with("rate_"));
-            value
-        })
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in {line}"))).collect()
+}
+
+/// The lines of a run's metrics without what depends on the clock or the machine.
+pub fn metrics(run: &Path) -> Vec<Value> {
+    let mut lines = all_metrics(run);
+    for line in &mut lines {
+        let object = line.as_object_mut().expect("a line is an object");
+        object.retain(|key, _| !key.starts_with("time_") && !key.starts_with("rate_"));
+    }
+    lines
 }
 
 /// The losses of the lines of kind `train`.
