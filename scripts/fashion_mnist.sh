@@ -16,6 +16,7 @@ kinds=${KINDS:-deit hydra}
 cd "$(dirname "$0")/.."
 out=${4:-target/fashion-mnist}
 mkdir -p "$out"
+set --
 if [ -z "${PYTHON:-}" ]; then
     PYTHON=target/bench-venv/bin/python
     if [ ! -x "$PYTHON" ]; then
@@ -51,32 +52,11 @@ while [ "$seed" -lt "$seeds" ]; do
     seed=$((seed + 1))
 done
 
-# shellcheck disable=SC2086
-"$PYTHON" - "$out" "$seeds" $kinds <<'PYTHON'
-import json
-import math
-import statistics
-import sys
-
-out, seeds = sys.argv[1], int(sys.argv[2])
-print("| | manyheads | PyTorch + timm | difference | its standard error |")
-print("|---|---|---|---|---|")
-apart = []
-for kind in sys.argv[3:]:
-    words = {"deit": "softmax", "hydra": "Hydra in the last 2"}[kind]
-    for key, what in (("top1", "weights"), ("ema_top1", "average")):
-        def runs(side):
-            return [json.load(open(f"{out}/{side}-{kind}-{seed}.json"))[key] for seed in range(seeds)]
-
-        ours, peer = runs("ours"), runs("peer")
-        difference = statistics.mean(ours) - statistics.mean(peer)
-        # The spread between seeds is taken as one for both programs: with three runs a side it is known badly enough.
-        error = math.sqrt((statistics.variance(ours) + statistics.variance(peer)) / seeds)
-        apart.append(abs(difference) / error)
-        print("| {}, {} | {:.2f} ± {:.2f} | {:.2f} ± {:.2f} | {:+.2f} | {:.2f} |".format(
-            words, what, statistics.mean(ours), statistics.stdev(ours), statistics.mean(peer), statistics.stdev(peer), difference, error
-        ))
-# Student's t passes this in one of a hundred pairs that are alike.
-limit = {3: 4.60, 4: 3.71, 5: 3.36, 6: 3.17}
-sys.exit(seeds in limit and max(apart) > limit[seeds])
-PYTHON
+for kind in $kinds; do
+    case $kind in
+    deit) words="softmax" ;;
+    *) words="Hydra in the last 2" ;;
+    esac
+    set -- "$@" "$words:ours-$kind:peer-$kind"
+done
+"$PYTHON" scripts/compare_runs.py "$out" "$seeds" "" manyheads "PyTorch + timm" first "$@"

@@ -39,29 +39,5 @@ while [ "$seed" -lt "$seeds" ]; do
     seed=$((seed + 1))
 done
 
-python3 - "$out" "$seeds" <<'PYTHON'
-import json
-import math
-import statistics
-import sys
-
-out, seeds = sys.argv[1], int(sys.argv[2])
-print("| top-1 | f32 | bf16 | difference | its standard error |")
-print("|---|---|---|---|---|")
-apart = []
-for kind, words in (("softmax", "softmax"), ("linear", "linear"), ("hydra", "Hydra")):
-    for key, what in (("top1", "weights"), ("ema_top1", "average")):
-        def runs(precision):
-            return [json.load(open(f"{out}/{kind}-{precision}-{seed}.json"))[key] for seed in range(seeds)]
-
-        full, half = runs("f32"), runs("bf16")
-        difference = statistics.mean(half) - statistics.mean(full)
-        # The spread between seeds is taken as one for both precisions: with three runs a side it is known badly enough.
-        error = math.sqrt((statistics.variance(full) + statistics.variance(half)) / seeds)
-        apart.append(abs(difference) / error)
-        print("| {}, {} | {:.2f} ± {:.2f} | {:.2f} ± {:.2f} | {:+.2f} | {:.2f} |".format(
-            words, what, statistics.mean(full), statistics.stdev(full), statistics.mean(half), statistics.stdev(half), difference, error
-        ))
-# Student's t with four degrees of freedom passes 4.6 in one of a hundred pairs that are alike.
-sys.exit(max(apart) > 4.6 and seeds >= 3)
-PYTHON
+python3 scripts/compare_runs.py "$out" "$seeds" top-1 f32 bf16 second \
+    softmax:softmax-f32:softmax-bf16 linear:linear-f32:linear-bf16 Hydra:hydra-f32:hydra-bf16
