@@ -39,7 +39,7 @@ fn flat(device: &str, width: usize) {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_run_on_the_cpu_takes_what_its_second_epoch_takes() {
-    flat("cpu", 256);
+    flat("cpu", 384);
 }
 
 #[test]
