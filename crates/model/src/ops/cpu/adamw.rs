@@ -1,7 +1,7 @@
 //! The passes of an optimizer on the CPU.
 
-use super::math::sum;
 use super::pieces::{pieces, pieces3};
+use super::sums::squares;
 use super::tensor::{Reused, in_order, tensor, values};
 use crate::ops::{AdamW, AdamWOps};
 use burn::backend::Flex;
@@ -61,7 +61,7 @@ impl AdamWOps for Flex {
             |number, part: &mut [f32]| {
                 let from = (number * PIECE).min(input.len());
                 let to = (from + PIECE).min(input.len());
-                part[0] = sum(&input[from..to], |x| x * x);
+                part[0] = squares(&input[from..to], 0.0);
             },
         );
         let total: f64 = parts.iter().map(|part| f64::from(*part)).sum();

@@ -1,8 +1,9 @@
 //! Hydra attention on the CPU.
 
 use super::buffer::overwritten;
-use super::math::{exp, max, sigmoid, sum, sum2, tanh};
+use super::math::{exp, max, sigmoid, tanh};
 use super::pieces::pieces;
+use super::sums::{products, squares, total};
 use super::tensor::{in_order, tensor, values};
 use super::vector::{add, add_product, multiply, product};
 use crate::attention::kernel::Kernel;
@@ -191,7 +192,7 @@ pub fn phi(kernel: Kernel, x: &[f32], out: &mut [f32]) {
         Kernel::Softmax => {
             let greatest = max(x);
             map(x, out, |x| exp(x - greatest));
-            let inverse = 1.0 / sum(out, |value| value);
+            let inverse = 1.0 / total(out);
             out.iter_mut().for_each(|value| *value *= inverse);
         }
         Kernel::Elu1 => map(x, out, |x| above(x) + exp(-above(-x))),
@@ -208,7 +209,7 @@ pub fn phi_backward(kernel: Kernel, x: &[f32], y: &mut [f32], slope: &[f32], out
     match kernel {
         Kernel::Cosine => {
             let inverse = inverse_norm(x);
-            let along = sum2(y, slope, |y, slope| y * slope);
+            let along = products(y, slope, 0.0);
             for i in 0..width {
                 out[i] = inverse * (slope[i] - y[i] * along);
             }
@@ -235,7 +236,7 @@ pub fn phi_backward(kernel: Kernel, x: &[f32], y: &mut [f32], slope: &[f32], out
             }
         }
         Kernel::Softmax => {
-            let along = sum2(y, slope, |y, slope| y * slope);
+            let along = products(y, slope, 0.0);
             for i in 0..width {
                 out[i] = y[i] * (slope[i] - along);
             }
@@ -257,7 +258,7 @@ fn above(x: f32) -> f32 {
 
 #[inline(always)]
 fn inverse_norm(x: &[f32]) -> f32 {
-    1.0 / (sum(x, |x| x * x) + NORM_EPSILON as f32).sqrt()
+    1.0 / (squares(x, 0.0) + NORM_EPSILON as f32).sqrt()
 }
 
 #[inline(always)]

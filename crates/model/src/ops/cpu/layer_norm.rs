@@ -1,8 +1,8 @@
 //! Layer norm on the CPU.
 
 use super::buffer::overwritten;
-use super::math::{sum, sum2};
 use super::pieces::{pieces, pieces2, rows_of_part, rows_of_piece, sum_parts};
+use super::sums::{products, squares, total};
 use super::tensor::{Reused, in_order, rows, tensor, values};
 use super::vector::add;
 use crate::ops::{LayerNormOps, Skip};
@@ -98,8 +98,8 @@ fn backward(
 #[inline(always)]
 fn moments(x: &[f32], epsilon: f64) -> (f32, f32) {
     let scale = 1.0 / x.len() as f32;
-    let mean = sum(x, |v| v) * scale;
-    let variance = sum(x, |v| (v - mean) * (v - mean)) * scale;
+    let mean = total(x) * scale;
+    let variance = squares(x, mean) * scale;
     (mean, 1.0 / (variance + epsilon as f32).sqrt())
 }
 
@@ -111,8 +111,8 @@ fn row_backward(x: &[f32], gamma: &[f32], out: &mut [f32], gamma_sum: &mut [f32]
     let (mean, inverse) = moments(x, epsilon);
     share(x, mean, inverse, gamma, out, gamma_sum, beta_sum);
     let scale = 1.0 / width as f32;
-    let shift = sum(out, |g| g) * scale;
-    let slope = sum2(out, x, |g, x| g * ((x - mean) * inverse)) * scale;
+    let shift = total(out) * scale;
+    let slope = products(out, x, mean) * inverse * scale;
     finish(x, mean, inverse, shift, slope, out);
 }
 

@@ -1,6 +1,7 @@
 //! Losses on the CPU. A batch of logits is small: one thread, with the sums of a row in f32 and that over rows in f64.
 
 use super::math::{exp, max, sigmoid, sum, sum2};
+use super::sums::total;
 use super::tensor::{in_order, rows, tensor, values};
 use super::vector::{inlined, run};
 use crate::ops::{Loss, LossOps};
@@ -37,7 +38,7 @@ impl LossOps for Flex {
                     for i in 0..classes {
                         out[i] = exp(x[i] - greatest);
                     }
-                    let scale = sum(t, |t| t) / sum(out, |e| e);
+                    let scale = total(t) / total(out);
                     for i in 0..classes {
                         out[i] = slope * (out[i] * scale - t[i]);
                     }
@@ -63,7 +64,7 @@ impl LossOps for Flex {
 fn cross_entropy(x: &[f32], t: &[f32]) -> f64 {
     let greatest = max(x);
     let log_sum = f64::from(sum(x, |x| exp(x - greatest))).ln();
-    let weight = f64::from(sum(t, |t| t));
+    let weight = f64::from(total(t));
     weight * log_sum - f64::from(sum2(x, t, |x, t| if t == 0.0 { 0.0 } else { t * (x - greatest) }))
 }
 

@@ -5,7 +5,7 @@ pub const LANES: usize = 32;
 
 /// Adds up partial sums by halves.
 #[inline(always)]
-fn fold(mut lanes: [f32; LANES]) -> f32 {
+pub fn fold(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {

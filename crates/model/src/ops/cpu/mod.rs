@@ -22,6 +22,7 @@ mod residual;
 mod scratch;
 mod softmax_attention;
 mod strided;
+mod sums;
 mod tensor;
 mod tile;
 mod vector;
