@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Place, assert_same_end, losses, metrics, steps};
+use support::{Done, Place, assert_same_end, losses, metrics, steps};
 
 #[test]
 fn a_run_trains_evaluates_and_leaves_what_it_promises() {
@@ -63,6 +63,28 @@ fn equal_runs_are_equal_with_any_number_of_loader_threads() {
     }
     place.run(&["train", "tiny.toml", "--device", "cpu", "--out", "e", "--set", "run.seed=1"]).expect(0);
     assert_ne!(losses(&place.path("a")), losses(&place.path("e")), "another seed is another run");
+}
+
+/// Every sum is taken in an order that follows from the shapes alone.
+#[test]
+fn the_number_of_computing_threads_changes_no_bit() {
+    let place = Place::new();
+    place.images(12, 4);
+    // Products large enough that they are shared out among threads, and a batch that no number of threads divides.
+    place.config("[train]\nepochs = 1\nbatch_size = 37\naccumulate = 1\n[log]\nevery_steps = 1\n[ema]\nenabled = true\n");
+    for ops in ["fused", "plain"] {
+        let runs = ["1", "2", "5"].map(|threads| format!("{ops}-{threads}"));
+        for run in &runs {
+            let (_, threads) = run.split_once('-').expect("a form and a number");
+            let sets = ["model.width=96".to_owned(), format!("run.ops={ops}")];
+            let mut args = vec!["train", "tiny.toml", "--device", "cpu", "--out", run];
+            args.extend(sets.iter().flat_map(|set| ["--set", set]));
+            Done::from(place.command(&args).env("RAYON_NUM_THREADS", threads).output().unwrap()).expect(0);
+        }
+        for other in &runs[1..] {
+            assert_same_end(&place.path(&runs[0]), &place.path(other));
+        }
+    }
 }
 
 #[test]
