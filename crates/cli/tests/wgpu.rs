@@ -73,6 +73,15 @@ fn every_attention_with_heads_of_one_feature_has_the_cpus_losses() {
     agree(&place, &["tiny.toml", "--set", "model.heads=16"], 10, ROUNDING);
 }
 
+/// A GPU gets bytes and erases and mixes them itself: rectangles over each other, filled with noise, and groups mixed after that.
+#[test]
+fn erased_and_mixed_images_have_the_cpus_losses() {
+    let place = Place::new();
+    place.images(16, 1);
+    place.config("[train]\nepochs = 1\nbatch_size = 16\naccumulate = 1\n[augment]\nerasing = 0.9\nerasing_count = 3\n[mix]\nmixup = 0.8\ncutmix = 1.0\n");
+    agree(&place, &["tiny.toml"], 10, ROUNDING);
+}
+
 #[test]
 fn recomputed_blocks_have_the_cpus_losses() {
     let place = Place::new();

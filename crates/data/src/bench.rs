@@ -178,7 +178,7 @@ fn stage_run(
     let run = || -> Run {
         let (mut buffer, mut scratch) = (Vec::new(), Scratch::default());
         let len = transform.sample_shape().iter().product();
-        let (mut floats, mut small) = (Vec::new(), Vec::new());
+        let (mut floats, mut small, mut patches) = (Vec::new(), Vec::new(), Vec::new());
         match options.format {
             PixelFormat::F32 => floats.resize(len, 0.0),
             PixelFormat::U8 => small.resize(len, 0),
@@ -201,7 +201,7 @@ fn stage_run(
                     let mut rng = stream(0, Purpose::Augment, epoch as u64, item as u64);
                     let out = match options.format {
                         PixelFormat::F32 => Output::F32(&mut floats),
-                        PixelFormat::U8 => Output::U8(&mut small),
+                        PixelFormat::U8 => Output::U8 { values: &mut small, patches: &mut patches },
                     };
                     transform.load(encoded, &mut rng, &mut scratch, out).map_err(|error| match error {
                         DataError::BadImage { reason, .. } => DataError::BadImage { name: source.name(item), reason },

@@ -147,7 +147,7 @@ fn evaluation_of_odd_images_is_timms() {
         let bytes = std::fs::read(fixtures().join(source)).unwrap();
         let mut values = vec![0; transform.sample_shape().iter().product()];
         let mut rng = stream(0, Purpose::Augment, 0, 0);
-        transform.load(&bytes, &mut rng, &mut scratch, Output::U8(&mut values)).unwrap();
+        transform.load(&bytes, &mut rng, &mut scratch, Output::U8 { values: &mut values, patches: &mut Vec::new() }).unwrap();
         if format!("{:08x}", crc32fast::hash(&values)) != expected {
             wrong.push(case);
         }

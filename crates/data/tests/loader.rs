@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::CONFIG;
+use manyheads_data::augment::{Fill, RandomErasing};
 use manyheads_data::source::embedded::FashionMnist;
 use manyheads_data::{
     Batch, DataError, EvalTransform, Images, Interpolation, Loader, LoaderConfig, OnError, PixelFormat, RandomResizedCrop,
@@ -398,6 +399,48 @@ fn batches_of_bytes_are_those_of_floats() {
     }
 }
 
+/// Bytes, normalised and filled with their patches, are the floats to the last bit: with every fill, one and several rectangles,
+/// copies of an image, images left out, any number of threads, and memory that held other images.
+#[test]
+fn bytes_with_their_patches_are_the_floats_erased() {
+    let (mean, std) = ([0.485f32, 0.456, 0.406], [0.229f32, 0.224, 0.225]);
+    let size = [20, 24];
+    for (fill, count) in
+        [(Fill::Pixel, 1), (Fill::Pixel, 4), (Fill::Rand, 1), (Fill::Rand, 3), (Fill::Const, 1), (Fill::Const, 2)]
+    {
+        let erasing = RandomErasing { probability: 0.6, fill, count, ..RandomErasing::default() };
+        let transform = Transform::Train(TrainTransform { size, random_erasing: Some(erasing), ..TrainTransform::default() });
+        let source = || Spoiled { empty: vec![3, 17, 18], ..Spoiled::new(60) };
+        let config = LoaderConfig { on_error: OnError::Skip, repeats: 3, ..CONFIG };
+        let expected = batches(&loader(source(), transform.clone(), config.clone()), 1, 0);
+        for workers in [0, 1, 2] {
+            let config = LoaderConfig { format: PixelFormat::U8, workers, ..config.clone() };
+            let loader = loader(source(), transform.clone(), config);
+            let (mut changed, mut most, mut left_out) = (0, 0, 0);
+            for (found, expected) in loader.epoch(1, 0).zip(&expected) {
+                let found = found.unwrap();
+                assert_eq!((&found.items, &found.copies, found.shape), (&expected.items, &expected.copies, expected.shape));
+                assert_eq!(found.skipped, expected.skipped);
+                left_out += found.skipped.len();
+                let Images::U8 { values, patches } = &found.images else { panic!("these are bytes") };
+                let normalise = |(i, &byte): (usize, &u8)| (f32::from(byte) / 255.0 - mean[i / 480 % 3]) / std[i / 480 % 3];
+                let mut images: Vec<f32> = values.iter().enumerate().map(normalise).collect();
+                changed += usize::from(images != floats(expected));
+                for (image, patch) in patches {
+                    patch.write(size, &mut images[image * 1440..][..1440]);
+                }
+                assert!(images == floats(expected), "{fill:?}, {count} rectangles, {workers} threads, batch {}", found.batch);
+                assert!(patches.is_sorted_by_key(|(image, _)| *image));
+                let of = |image| patches.iter().filter(|(other, _)| *other == image).count();
+                most = most.max((0..found.items.len()).map(of).max().unwrap());
+                loader.recycle(found.images);
+            }
+            assert_eq!((changed, most), (expected.len(), count), "something was erased in every batch");
+            assert!(left_out > 0);
+        }
+    }
+}
+
 /// Memory given back is used again, and its old values show nowhere.
 #[test]
 fn recycled_buffers_change_nothing() {
@@ -415,7 +458,7 @@ fn recycled_buffers_change_nothing() {
             }
             assert!(places.len() <= 5, "{} buffers for 7 batches", places.len());
         }
-        loader.recycle(Images::U8(vec![1; 10]));
+        loader.recycle(Images::U8 { values: vec![1; 10], patches: Vec::new() });
         assert!(loader.epoch(0, 0).next().unwrap().unwrap() == expected[0]);
     }
 }

@@ -62,7 +62,9 @@ fn parts_are_those_of_the_whole() {
 
             // The other output has the values before normalisation.
             let mut values = vec![0; len];
-            transform.load(bytes, &mut rng(), &mut scratch, Output::U8(&mut values)).unwrap();
+            transform
+                .load(bytes, &mut rng(), &mut scratch, Output::U8 { values: &mut values, patches: &mut Vec::new() })
+                .unwrap();
             assert!(values.iter().zip(&part).all(|(&v, &f)| (f32::from(v) / 255.0 - 0.5) / 0.25 == f), "{name}: case {case}");
         }
     }

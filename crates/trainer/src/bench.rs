@@ -186,7 +186,10 @@ pub(crate) fn synthetic(loaded: &Loaded, number: usize, floats: bool) -> Batch {
     let images = match floats {
         // Three uniform numbers make one that is nearly normal, of deviation 1.
         true => Images::F32((0..values).map(|_| uniform.by_ref().take(3).sum()).collect()),
-        false => Images::U8(uniform.take(values).map(|value| (127.5 + 127.5 * value) as u8).collect()),
+        false => {
+            let values = uniform.take(values).map(|value| (127.5 + 127.5 * value) as u8).collect();
+            Images::U8 { values, patches: Vec::new() }
+        }
     };
     let items = number * count..(number + 1) * count;
     Batch {

@@ -246,7 +246,7 @@ pub fn train_transform(config: &Config, architecture: &Architecture) -> Transfor
     })
 }
 
-/// Augmented, shuffled batches. Bytes rather than floats where the device is not `eager`, the CPU itself, and the augmentation allows it.
+/// Augmented, shuffled batches; bytes rather than floats where the device is not `eager`, the CPU itself.
 ///
 /// # Errors
 /// Where the settings do not fit the images.
@@ -254,7 +254,7 @@ pub fn train_loader(config: &Config, architecture: &Architecture, source: Arc<dy
     let transform = train_transform(config, architecture);
     let settings = LoaderConfig {
         repeats: config.augment.repeats,
-        format: upload::format(eager, &transform),
+        format: upload::format(eager),
         ..loader_config(config, config.train.batch_size, true, config.train.drop_last)
     };
     Ok(Loader::new(source, transform, settings)?)
@@ -283,7 +283,6 @@ pub fn eval_transform(config: &Config, architecture: &Architecture) -> Transform
 /// Where the settings do not fit the images.
 pub fn eval_loader(config: &Config, architecture: &Architecture, source: Arc<dyn Source>, eager: bool) -> Result<Loader> {
     let transform = eval_transform(config, architecture);
-    let format = upload::format(eager, &transform);
-    let settings = LoaderConfig { format, ..loader_config(config, config.eval.batch_size, false, false) };
+    let settings = LoaderConfig { format: upload::format(eager), ..loader_config(config, config.eval.batch_size, false, false) };
     Ok(Loader::new(source, transform, settings)?)
 }

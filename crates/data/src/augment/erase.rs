@@ -47,6 +47,39 @@ impl Default for RandomErasing {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Erased(pub Vec<Rect>);
 
+/// An erased rectangle with what it is filled with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Patch {
+    /// The rectangle; it is not empty.
+    pub rect: Rect,
+    /// The fill: one number for each channel where [`Patch::is_plain`], otherwise [C, height, width] of the rectangle.
+    pub values: Vec<f32>,
+}
+
+impl Patch {
+    /// Whether each of `channels` has one number all over the rectangle.
+    pub fn is_plain(&self, channels: usize) -> bool {
+        self.values.len() == channels
+    }
+
+    /// Fills the rectangle of a normalised image, [C, H, W] with H and W as `size`.
+    ///
+    /// # Panics
+    /// If the rectangle does not lie in the image, or the fill does not suit it.
+    pub fn write(&self, [height, width]: [usize; 2], image: &mut [f32]) {
+        let Rect { x, y, width: columns, height: rows } = self.rect;
+        let plain = self.is_plain(image.len() / (height * width));
+        let each = if plain { 1 } else { rows * columns };
+        for (plane, values) in image.chunks_exact_mut(height * width).zip(self.values.chunks_exact(each)) {
+            let lines = plane.chunks_exact_mut(width).skip(y).take(rows).map(|line| &mut line[x..x + columns]);
+            match plain {
+                true => lines.for_each(|line| line.fill(values[0])),
+                false => lines.zip(values.chunks_exact(columns)).for_each(|(line, values)| line.copy_from_slice(values)),
+            }
+        }
+    }
+}
+
 impl RandomErasing {
     /// Checks the settings.
     ///
@@ -101,24 +134,38 @@ impl RandomErasing {
         erased
     }
 
-    /// Fills the rectangles of a normalised image, [C, H, W] with H and W as `size`.
+    /// Draws what the rectangles of an image of `channels` are filled with; rectangles without a pixel are left out.
     ///
     /// Draws for each rectangle in turn, channel by channel: for [`Fill::Rand`] two words, for [`Fill::Pixel`] a word for every
     /// two values of a row, see [`fill_normal`].
-    pub fn apply(&self, erased: &Erased, [height, width]: [usize; 2], rng: &mut impl Rng, image: &mut [f32]) {
-        for rect in &erased.0 {
-            for plane in image.chunks_exact_mut(height * width) {
-                let rows = plane.chunks_exact_mut(width).skip(rect.y).take(rect.height);
-                let rows = rows.map(|row| &mut row[rect.x..rect.x + rect.width]);
-                match self.fill {
-                    Fill::Const => rows.for_each(|row| row.fill(0.0)),
-                    Fill::Rand => {
-                        let value = normal(rng) as f32;
-                        rows.for_each(|row| row.fill(value));
-                    }
-                    Fill::Pixel => rows.for_each(|row| fill_normal(rng, row)),
+    pub fn patches(&self, erased: &Erased, channels: usize, rng: &mut impl Rng) -> impl Iterator<Item = Patch> {
+        let patch = move |rect: &Rect| {
+            let area = rect.width * rect.height;
+            let values = match self.fill {
+                Fill::Const => vec![0.0; channels],
+                Fill::Rand => (0..channels).map(|_| normal(rng) as f32).collect(),
+                Fill::Pixel => {
+                    let mut values = vec![0.0; channels * area];
+                    values.chunks_mut(rect.width.max(1)).for_each(|row| fill_normal(rng, row));
+                    values
                 }
-            }
+            };
+            (area > 0).then_some(Patch { rect: *rect, values })
+        };
+        erased.0.iter().filter_map(patch)
+    }
+
+    /// Fills the rectangles of a normalised image, [C, H, W] with H and W as `size`. Draws as [`RandomErasing::patches`].
+    pub fn apply(&self, erased: &Erased, size: [usize; 2], rng: &mut impl Rng, image: &mut [f32]) {
+        let channels = image.len() / (size[0] * size[1]);
+        self.patches(erased, channels, rng).for_each(|patch| patch.write(size, image));
+    }
+
+    /// Most numbers that the patches of an image of `shape`, [C, H, W], hold, but for the rounding of their sides.
+    pub fn most_values(&self, [channels, height, width]: [usize; 3]) -> usize {
+        match self.fill {
+            Fill::Const | Fill::Rand => channels * self.count,
+            Fill::Pixel => channels * (self.area[1] * (height * width) as f64) as usize,
         }
     }
 }
@@ -138,6 +185,8 @@ mod tests {
             let mut image = vec![9.0; 3 * 30 * 40];
             erasing.apply(&erased, size, &mut stream(1, Purpose::Augment, 0, 0), &mut image);
             assert!(image.iter().enumerate().all(|(i, &v)| (v == 9.0) != inside(i)), "{fill:?}");
+            let patches: Vec<Patch> = erasing.patches(&erased, 3, &mut stream(1, Purpose::Augment, 0, 0)).collect();
+            assert_eq!((patches.len(), patches[0].rect, patches[0].is_plain(3)), (1, erased.0[0], fill != Fill::Pixel));
             for plane in image.chunks_exact(1200) {
                 let mut values: Vec<f32> = (0..1200).filter(|&i| inside(i)).map(|i| plane[i]).collect();
                 values.sort_by(f32::total_cmp);
@@ -148,6 +197,22 @@ mod tests {
                     Fill::Pixel => assert!(values.len() > 200),
                 }
             }
+        }
+    }
+
+    /// The numbers drawn for a rectangle without a pixel are drawn all the same: those after it are what they were.
+    #[test]
+    fn empty_rectangles_leave_no_patch() {
+        let (empty, one) = (Rect { x: 0, y: 2, width: 3, height: 0 }, Rect { x: 1, y: 1, width: 1, height: 1 });
+        let draw = |fill: Fill, rects: &[Rect]| -> Vec<Patch> {
+            let erasing = RandomErasing { fill, ..RandomErasing::default() };
+            erasing.patches(&Erased(rects.to_vec()), 3, &mut stream(1, Purpose::Augment, 0, 0)).collect()
+        };
+        for fill in [Fill::Const, Fill::Rand, Fill::Pixel] {
+            let patches = draw(fill, &[empty, one]);
+            assert_eq!(patches.len(), 1, "{fill:?}");
+            assert_eq!((patches[0].rect, patches[0].values.len()), (one, 3));
+            assert_eq!(patches == draw(fill, &[one]), fill != Fill::Rand, "{fill:?}");
         }
     }
 }

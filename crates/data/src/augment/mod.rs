@@ -27,7 +27,7 @@ mod tone;
 mod wide;
 
 pub use config::AutoAugment;
-pub use erase::{Erased, Fill, RandomErasing};
+pub use erase::{Erased, Fill, Patch, RandomErasing};
 pub use jitter::ColorJitter;
 pub use kind::Kind;
 pub use policy::{Policy, RandAugment};

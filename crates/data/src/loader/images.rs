@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use super::rows::{Row, Whole, split};
+use crate::augment::Patch;
 use crate::transform::Output;
 
 /// How a batch holds its pixels.
@@ -13,17 +14,8 @@ pub enum PixelFormat {
     #[default]
     F32,
     /// Bytes 0 to 255, to be normalised on the device by the transform's mean and standard deviation: a quarter of the memory.
+    /// What random erasing fills in comes apart, as it acts on normalised values.
     U8,
-}
-
-impl PixelFormat {
-    /// Bytes of one value.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::U8 => 1,
-        }
-    }
 }
 
 /// Pixels [B, C, H, W] in one buffer.
@@ -32,7 +24,13 @@ pub enum Images {
     /// Normalised, see [`PixelFormat::F32`].
     F32(Vec<f32>),
     /// Not normalised, see [`PixelFormat::U8`].
-    U8(Vec<u8>),
+    U8 {
+        /// The pixels.
+        values: Vec<u8>,
+        /// What is erased once they are normalised: image of the batch and rectangle, in order of the images; of one image
+        /// later ones may lie over earlier ones.
+        patches: Vec<(usize, Patch)>,
+    },
 }
 
 impl Images {
@@ -40,7 +38,7 @@ impl Images {
     pub fn len(&self) -> usize {
         match self {
             Self::F32(values) => values.len(),
-            Self::U8(values) => values.len(),
+            Self::U8 { values, .. } => values.len(),
         }
     }
 
@@ -53,14 +51,14 @@ impl Images {
     pub fn as_f32(&self) -> Option<&[f32]> {
         match self {
             Self::F32(values) => Some(values),
-            Self::U8(_) => None,
+            Self::U8 { .. } => None,
         }
     }
 
-    /// The values, if they are bytes.
+    /// The values, if they are bytes; without what is erased in them.
     pub fn as_u8(&self) -> Option<&[u8]> {
         match self {
-            Self::U8(values) => Some(values),
+            Self::U8 { values, .. } => Some(values),
             Self::F32(_) => None,
         }
     }
@@ -69,14 +67,14 @@ impl Images {
     pub fn into_f32(self) -> Option<Vec<f32>> {
         match self {
             Self::F32(values) => Some(values),
-            Self::U8(_) => None,
+            Self::U8 { .. } => None,
         }
     }
 
-    /// The values, if they are bytes.
+    /// The values, if they are bytes; without what is erased in them.
     pub fn into_u8(self) -> Option<Vec<u8>> {
         match self {
-            Self::U8(values) => Some(values),
+            Self::U8 { values, .. } => Some(values),
             Self::F32(_) => None,
         }
     }
@@ -84,7 +82,7 @@ impl Images {
     fn format(&self) -> PixelFormat {
         match self {
             Self::F32(_) => PixelFormat::F32,
-            Self::U8(_) => PixelFormat::U8,
+            Self::U8 { .. } => PixelFormat::U8,
         }
     }
 
@@ -95,7 +93,7 @@ impl Images {
         }
         match self {
             Self::F32(values) => Self::F32(resized(values, len)),
-            Self::U8(values) => Self::U8(resized(values, len)),
+            Self::U8 { values, .. } => Self::U8 { values: resized(values, len), patches: Vec::new() },
         }
     }
 
@@ -104,14 +102,18 @@ impl Images {
         let source = from * len..(from + 1) * len;
         match self {
             Self::F32(values) => values.copy_within(source, to * len),
-            Self::U8(values) => values.copy_within(source, to * len),
+            Self::U8 { values, .. } => values.copy_within(source, to * len),
         }
     }
 
-    pub(super) fn truncate(&mut self, len: usize) {
+    /// Cuts the pixels off after `len` values, and tells what is erased in the images left.
+    pub(super) fn complete(&mut self, len: usize, erased: Vec<(usize, Patch)>) {
         match self {
             Self::F32(values) => values.truncate(len),
-            Self::U8(values) => values.truncate(len),
+            Self::U8 { values, patches } => {
+                values.truncate(len);
+                *patches = erased;
+            }
         }
     }
 
@@ -122,7 +124,7 @@ impl Images {
                 let (whole, rows) = split(values, row);
                 (SplitImages::F32(whole), rows.into_iter().map(ImageRow::F32).collect())
             }
-            Self::U8(values) => {
+            Self::U8 { values, .. } => {
                 let (whole, rows) = split(values, row);
                 (SplitImages::U8(whole), rows.into_iter().map(ImageRow::U8).collect())
             }
@@ -141,7 +143,7 @@ impl SplitImages {
     pub(super) fn join(self) -> Option<Images> {
         match self {
             Self::F32(whole) => whole.into_vec().map(Images::F32),
-            Self::U8(whole) => whole.into_vec().map(Images::U8),
+            Self::U8(whole) => whole.into_vec().map(|values| Images::U8 { values, patches: Vec::new() }),
         }
     }
 }
@@ -153,10 +155,11 @@ pub(super) enum ImageRow {
 }
 
 impl ImageRow {
-    pub(super) fn output(&mut self) -> Output<'_> {
+    /// Where a sample goes; `patches` are filled for bytes alone.
+    pub(super) fn output<'a>(&'a mut self, patches: &'a mut Vec<Patch>) -> Output<'a> {
         match self {
             Self::F32(row) => Output::F32(row),
-            Self::U8(row) => Output::U8(row),
+            Self::U8(row) => Output::U8 { values: row, patches },
         }
     }
 }
@@ -187,7 +190,7 @@ impl Spares {
         match (spare, self.format) {
             (Some(images), _) => images.with_len(len),
             (None, PixelFormat::F32) => Images::F32(vec![0.0; len]),
-            (None, PixelFormat::U8) => Images::U8(vec![0; len]),
+            (None, PixelFormat::U8) => Images::U8 { values: vec![0; len], patches: Vec::new() },
         }
     }
 }

@@ -156,11 +156,7 @@ impl Loader {
             let reason = format!("{}, but an item comes 1 to {MAX_REPEATS} times", config.repeats);
             return Err(DataError::config("repeats", reason));
         }
-        if config.format == PixelFormat::U8 {
-            transform.validate_u8()?;
-        }
-        let sample: usize = transform.sample_shape().iter().product();
-        let batch_bytes = config.batch_size.checked_mul(sample * config.format.bytes());
+        let batch_bytes = config.batch_size.checked_mul(transform.sample_bytes(config.format));
         let Some(batch_bytes) = batch_bytes.filter(|&bytes| bytes <= isize::MAX as usize) else {
             return Err(DataError::config("batch_size", format!("{}: a batch would not fit into memory", config.batch_size)));
         };
@@ -299,7 +295,7 @@ impl Iterator for Batches {
                 let mut filling = Filling::new(work, batch);
                 for place in 0..filling.len() {
                     let mut row = filling.take_row().expect("a batch has a row for each of its places");
-                    let outcome = work.make(batch * work.batch_size + place, kept, row.output());
+                    let outcome = work.make(batch * work.batch_size + place, kept, &mut row);
                     let fatal = outcome.as_ref().is_err_and(|error| work.is_fatal(error));
                     filling.put(place, outcome);
                     if fatal {

@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 
 use super::Batch;
 use super::images::ImageRow;
-use super::sample::{Epoch, Filling, Kept};
+use super::sample::{Epoch, Filling, Kept, Made};
 use crate::error::DataError;
 
 pub(super) struct Pool {
@@ -116,7 +116,7 @@ impl Shared {
     fn run(&self) {
         let mut kept = Kept::default();
         while let Some(Claim { position, batch, mut row }) = self.claim() {
-            let outcome = self.work.make(position, &mut kept, row.output());
+            let outcome = self.work.make(position, &mut kept, &mut row);
             drop(row);
             self.count(position, batch, outcome);
         }
@@ -149,7 +149,7 @@ impl Shared {
     }
 
     /// Counts a sample as done.
-    fn count(&self, position: usize, batch: usize, outcome: Result<u32, DataError>) {
+    fn count(&self, position: usize, batch: usize, outcome: Result<Made, DataError>) {
         let fatal = outcome.as_ref().is_err_and(|error| self.work.is_fatal(error));
         let mut queue = lock(&self.queue);
         if fatal {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use super::images::{ImageRow, Spares, SplitImages};
 use super::{Batch, OnError, Skipped};
+use crate::augment::Patch;
 use crate::decode::panic_message;
 use crate::error::DataError;
 use crate::random::{Purpose, stream};
 use crate::sampler::Plan;
 use crate::source::Source;
-use crate::transform::{Output, Scratch, Transform};
+use crate::transform::{Scratch, Transform};
 
 /// All that the samples of an epoch depend on.
 pub(super) struct Epoch {
@@ -31,6 +32,13 @@ struct Sample {
     item: usize,
     copy: u32,
     padding: bool,
+}
+
+/// What a sample has beside its pixels.
+pub(super) struct Made {
+    label: u32,
+    /// What is erased in it, where its pixels are bytes.
+    patches: Vec<Patch>,
 }
 
 /// What a thread keeps between samples.
@@ -62,21 +70,22 @@ impl Epoch {
         (self.len() - batch * self.batch_size).min(self.batch_size)
     }
 
-    /// Reads, decodes and transforms the sample at a position into its row; returns its label. A panic becomes an error.
-    pub(super) fn make(&self, position: usize, kept: &mut Kept, out: Output<'_>) -> Result<u32, DataError> {
+    /// Reads, decodes and transforms the sample at a position into its row. A panic becomes an error.
+    pub(super) fn make(&self, position: usize, kept: &mut Kept, row: &mut ImageRow) -> Result<Made, DataError> {
         let Sample { item, copy, .. } = self.sample(position);
         let made = catch_unwind(AssertUnwindSafe(|| {
             let Kept { bytes, scratch } = kept;
+            let mut patches = Vec::new();
             let bytes = self.source.read_into(item, bytes)?;
             // Copies of an item in one epoch have streams of their own.
             let mut rng = stream(self.seed, Purpose::Augment, self.epoch, item as u64);
             rng.set_stream(copy.into());
-            self.transform.load(bytes, &mut rng, scratch, out).map_err(|error| match error {
+            self.transform.load(bytes, &mut rng, scratch, row.output(&mut patches)).map_err(|error| match error {
                 // The name costs an allocation, and only a message needs it.
                 DataError::BadImage { reason, .. } => DataError::BadImage { name: self.source.name(item), reason },
                 other => other,
             })?;
-            Ok(self.source.label(item) as u32)
+            Ok(Made { label: self.source.label(item) as u32, patches })
         }));
         made.unwrap_or_else(|panic| {
             // Half-changed buffers serve no other sample.
@@ -97,7 +106,7 @@ pub(super) struct Filling {
     images: SplitImages,
     /// Rows not yet taken, the next one last.
     rows: Vec<ImageRow>,
-    outcomes: Vec<Option<Result<u32, DataError>>>,
+    outcomes: Vec<Option<Result<Made, DataError>>>,
 }
 
 impl Filling {
@@ -117,7 +126,7 @@ impl Filling {
         self.rows.pop()
     }
 
-    pub(super) fn put(&mut self, place: usize, outcome: Result<u32, DataError>) {
+    pub(super) fn put(&mut self, place: usize, outcome: Result<Made, DataError>) {
         self.outcomes[place] = Some(outcome);
     }
 
@@ -128,14 +137,16 @@ impl Filling {
         drop(self.rows);
         let mut images = self.images.join().expect("every row has been given back");
         let (mut labels, mut items, mut copies) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut skipped, mut counted, mut failure) = (Vec::new(), 0, None);
+        let (mut erased, mut skipped, mut counted, mut failure) = (Vec::new(), Vec::new(), 0, None);
         for (place, outcome) in self.outcomes.into_iter().enumerate() {
             let Sample { item, copy, padding } = epoch.sample(batch * epoch.batch_size + place);
             match outcome {
-                Some(Ok(label)) => {
-                    if labels.len() != place {
-                        images.move_row(place, labels.len(), sample_len);
+                Some(Ok(Made { label, patches })) => {
+                    let row = labels.len();
+                    if row != place {
+                        images.move_row(place, row, sample_len);
                     }
+                    erased.extend(patches.into_iter().map(|patch| (row, patch)));
                     labels.push(label);
                     items.push(item);
                     copies.push(copy);
@@ -158,7 +169,7 @@ impl Filling {
             epoch.spares.put(images);
             return Err(error);
         }
-        images.truncate(labels.len() * sample_len);
+        images.complete(labels.len() * sample_len, erased);
         let shape = [labels.len(), channels, height, width];
         Ok(Batch { images, shape, labels, items, copies, counted, skipped, epoch: epoch.epoch, batch })
     }

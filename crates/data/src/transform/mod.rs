@@ -25,10 +25,12 @@ pub use resize::Interpolation;
 use resize::{Rect, Resizer};
 pub use train::{CropDraw, TrainDraw, TrainTransform};
 
+use crate::augment::Patch;
 use crate::augment::canvas::Canvas;
 use crate::decode::Pixels;
 use crate::decode::part::{Part, Rgbx, decode_part, pack, rgb};
 use crate::error::DataError;
+use crate::loader::PixelFormat;
 
 /// Longest side of a transformed image, in pixels.
 pub const MAX_SIDE: usize = 16_384;
@@ -57,16 +59,21 @@ pub enum Transform {
 pub enum Output<'a> {
     /// Normalised: `(value / 255 - mean) / std`.
     F32(&'a mut [f32]),
-    /// 0 to 255, not normalised: that is left to the device, with the transform's mean and deviation. A transform that
-    /// changes values after normalisation has no such form, see [`Transform::validate_u8`].
-    U8(&'a mut [u8]),
+    /// Not normalised: that is left to the device, with the transform's mean and deviation.
+    U8 {
+        /// 0 to 255.
+        values: &'a mut [u8],
+        /// What is erased in the normalised image, in order: later ones may lie over earlier ones. Those of another image are
+        /// removed first.
+        patches: &'a mut Vec<Patch>,
+    },
 }
 
 impl Output<'_> {
     fn len(&self) -> usize {
         match self {
             Self::F32(out) => out.len(),
-            Self::U8(out) => out.len(),
+            Self::U8 { values, .. } => values.len(),
         }
     }
 }
@@ -206,18 +213,16 @@ impl Transform {
         }
     }
 
-    /// Checks that the transform can give [`Output::U8`]: erased rectangles hold normalised noise or the exact mean, which
-    /// bytes cannot.
-    ///
-    /// # Errors
-    /// [`DataError::Config`] naming the setting that acts on normalised values.
-    pub fn validate_u8(&self) -> Result<(), DataError> {
-        match self {
-            Self::Train(t) if t.random_erasing.is_some() => {
-                let reason = "it fills with normalised values, which u8 images cannot hold. Use f32 images, or leave it out";
-                Err(DataError::config("random_erasing", reason))
+    /// Most bytes of a sample as floats, or as bytes with its patches.
+    pub fn sample_bytes(&self, format: PixelFormat) -> usize {
+        let shape = self.sample_shape();
+        let values: usize = shape.iter().product();
+        match (format, self) {
+            (PixelFormat::F32, _) => values * size_of::<f32>(),
+            (PixelFormat::U8, Self::Train(TrainTransform { random_erasing: Some(erasing), .. })) => {
+                values + erasing.most_values(shape) * size_of::<f32>()
             }
-            _ => Ok(()),
+            (PixelFormat::U8, _) => values,
         }
     }
 
@@ -228,8 +233,7 @@ impl Transform {
     ///
     /// # Errors
     /// [`DataError::BadImage`] with an empty name, for the caller to fill in, if the bytes are no sound image;
-    /// [`DataError::Config`] if `out` has another length than [`Transform::sample_shape`] asks for, or as
-    /// [`Transform::validate_u8`].
+    /// [`DataError::Config`] if `out` has another length than [`Transform::sample_shape`] asks for.
     pub fn load(&self, bytes: &[u8], rng: &mut ChaCha8Rng, scratch: &mut Scratch, out: Output<'_>) -> Result<(), DataError> {
         self.run(Image::Encoded(bytes), rng, scratch, out)
     }
@@ -247,9 +251,6 @@ impl Transform {
         if out.len() != channels * height * width {
             let reason = format!("a buffer of {} values for [{channels}, {height}, {width}]", out.len());
             return Err(DataError::config("size", reason));
-        }
-        if matches!(out, Output::U8(_)) {
-            self.validate_u8()?;
         }
         let (erased, mirror) = match self {
             Self::Train(t) => {
@@ -273,7 +274,13 @@ impl Transform {
                     erasing.apply(&erased, [height, width], rng, out);
                 }
             }
-            Output::U8(out) => normalise::planar_u8(pixels, mirror, channels, out),
+            Output::U8 { values, patches } => {
+                normalise::planar_u8(pixels, mirror, channels, values);
+                patches.clear();
+                if let Some((TrainTransform { random_erasing: Some(erasing), .. }, erased)) = erased {
+                    patches.extend(erasing.patches(&erased, channels, rng));
+                }
+            }
         }
         scratch.stages.finish += start.elapsed();
         scratch.stages.samples += 1;
@@ -313,7 +320,7 @@ pub fn preview(transform: &Transform, image: &Pixels, rng: &mut ChaCha8Rng) -> P
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::augment::RandomErasing;
+    use crate::augment::{Fill, RandomErasing};
 
     #[test]
     fn grey_comes_back_exactly() {
@@ -337,13 +344,16 @@ mod tests {
         assert!(Transform::Eval(plain).validate().is_ok());
     }
 
+    /// A third of the area may be erased with floats.
     #[test]
-    fn erasing_has_no_u8_form() {
-        let erasing = TrainTransform { random_erasing: Some(RandomErasing::default()), ..TrainTransform::default() };
-        let transform = Transform::Train(erasing);
-        assert!(transform.validate().is_ok());
-        let message = transform.validate_u8().unwrap_err().to_string();
-        assert!(message.starts_with("random_erasing: "), "{message}");
-        assert!(Transform::Train(TrainTransform::default()).validate_u8().is_ok());
+    fn the_bytes_of_patches_are_counted() {
+        let bytes = |random_erasing| {
+            let transform = Transform::Train(TrainTransform { size: [30, 20], random_erasing, ..TrainTransform::default() });
+            [PixelFormat::F32, PixelFormat::U8].map(|format| transform.sample_bytes(format))
+        };
+        assert_eq!(bytes(None), [7200, 1800]);
+        assert_eq!(bytes(Some(RandomErasing::default())), [7200, 1800 + 2400]);
+        let plain = RandomErasing { fill: Fill::Rand, count: 5, ..RandomErasing::default() };
+        assert_eq!(bytes(Some(plain)), [7200, 1800 + 60]);
     }
 }

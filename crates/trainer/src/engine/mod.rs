@@ -2,6 +2,7 @@
 
 pub mod device;
 pub mod dry_run;
+mod erase;
 pub mod evaluate;
 pub mod gradients;
 pub mod protocol;

@@ -126,7 +126,7 @@ impl Learner {
         let (targets, blend) = mixing::apply(&mut batch, classes, &self.config);
         let targets = Tensor::from_data(TensorData::new(targets, [batch.items.len(), classes]), &device);
         let pixels = std::mem::replace(&mut batch.images, Images::F32(Vec::new()));
-        let on_device = matches!(pixels, Images::U8(_));
+        let on_device = matches!(pixels, Images::U8 { .. });
         let mut images = normalised(pixels, batch.shape, [self.config.data.mean(), self.config.data.std()], &self.device);
         if on_device {
             images = blend.mix(images);

@@ -1,32 +1,34 @@
 //! From the pixels of a batch to a tensor.
 //!
-//! The CPU backend takes what the loader normalised. A GPU gets bytes, a quarter of the transfer, and normalises and mixes there; but where
-//! random erasing fills with normalised noise, which bytes cannot hold, it gets what the CPU gets.
+//! The CPU backend takes what the loader normalised. A GPU gets bytes, a quarter of the transfer, and normalises, erases and mixes there.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use manyheads_data::{Images, PixelFormat, Transform};
+use manyheads_data::{Images, PixelFormat};
+
+use super::erase::erased;
 
 /// How a loader should hand over its pixels to a device. `eager`: the device is the CPU itself.
-pub(crate) fn format(eager: bool, transform: &Transform) -> PixelFormat {
-    match eager || transform.validate_u8().is_err() {
+pub(crate) fn format(eager: bool) -> PixelFormat {
+    match eager {
         true => PixelFormat::F32,
         false => PixelFormat::U8,
     }
 }
 
-/// The images of a batch, `shape` = `[B, C, H, W]`, on `device`: `(value / 255 - mean) / std`, with `mean` and `std` of each channel.
+/// The images of a batch, `shape` = `[B, C, H, W]`, on `device`: `(value / 255 - mean) / std`, with `mean` and `std` of each channel,
+/// erased where they are to be.
 pub(crate) fn normalised(images: Images, shape: [usize; 4], [mean, std]: [&[f32]; 2], device: &Device) -> Tensor<4> {
     match images {
         Images::F32(values) => Tensor::from_data(pinned(TensorData::new(values, shape), device), device),
-        Images::U8(values) => {
+        Images::U8 { values, patches } => {
             let channels = |values: &[f32]| Tensor::<1>::from_data(values, device).reshape([1, values.len(), 1, 1]);
-            (bytes(values, device).reshape(shape).float() / 255.0 - channels(mean)) / channels(std)
+            erased((bytes(values, device).reshape(shape).float() / 255.0 - channels(mean)) / channels(std), &patches, device)
         }
     }
 }
 
 /// The data in memory that the device can fetch by itself while the host goes on, where the backend has such memory: CUDA.
-fn pinned(mut data: TensorData, device: &Device) -> TensorData {
+pub(super) fn pinned(mut data: TensorData, device: &Device) -> TensorData {
     device.staging(std::iter::once(&mut data));
     data
 }
@@ -46,14 +48,19 @@ fn bytes(mut values: Vec<u8>, device: &Device) -> Tensor<1, Int> {
 pub(crate) fn normalised_on_the_host(images: Images, shape: [usize; 4], [mean, std]: [&[f32]; 2]) -> Vec<f32> {
     match images {
         Images::F32(values) => values,
-        Images::U8(values) => {
+        Images::U8 { values, patches } => {
             let [_, channels, height, width] = shape;
             let planes = values.chunks_exact((height * width).max(1)).enumerate();
             let plane = |(number, plane): (usize, &[u8])| {
                 let (mean, std) = (mean[number % channels], std[number % channels]);
                 plane.iter().map(|value| (f32::from(*value) / 255.0 - mean) / std).collect::<Vec<f32>>()
             };
-            planes.flat_map(plane).collect()
+            let mut images: Vec<f32> = planes.flat_map(plane).collect();
+            for (image, patch) in &patches {
+                let length = channels * height * width;
+                patch.write([height, width], &mut images[image * length..(image + 1) * length]);
+            }
+            images
         }
     }
 }
@@ -61,6 +68,8 @@ pub(crate) fn normalised_on_the_host(images: Images, shape: [usize; 4], [mean, s
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
+    use manyheads_data::augment::Patch;
+    use manyheads_data::transform::resize::Rect;
 
     #[test]
     fn bytes_arrive_as_what_the_loader_would_have_made_of_them() {
@@ -69,14 +78,72 @@ mod tests {
         let shape = [2, 3, 5, 9];
         let values: Vec<u8> = (0..270).map(|value| (value * 7 % 256) as u8).collect();
         let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
-        let host = normalised_on_the_host(Images::U8(values.clone()), shape, [&mean, &std]);
+        let images = Images::U8 { values: values.clone(), patches: Vec::new() };
+        let host = normalised_on_the_host(images.clone(), shape, [&mean, &std]);
         let expected = |index: usize| (f32::from(values[index]) / 255.0 - mean[index / 45 % 3]) / std[index / 45 % 3];
         assert!(host.iter().enumerate().all(|(index, value)| *value == expected(index)));
-        let images = normalised(Images::U8(values.clone()), shape, [&mean, &std], &device);
+        let images = normalised(images, shape, [&mean, &std], &device);
         assert_eq!(images.dims(), shape);
         let there: Vec<f32> = images.into_data().try_into_vec().unwrap();
         assert!(there.iter().zip(&host).all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs().max(1.0)), "{there:?}");
         let floats = normalised(Images::F32(host.clone()), shape, [&mean, &std], &device);
         assert_eq!(floats.into_data().try_into_vec::<f32>().unwrap(), host);
+    }
+
+    /// Fills of one number a channel and of one a pixel, an image with none, one with three that lie over each other, a rectangle of one
+    /// pixel, and one at each edge.
+    #[track_caller]
+    fn patches_are_laid_over_the_images(device: &Device) {
+        let shape = [4, 3, 6, 7];
+        let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+        let values: Vec<u8> = (0..504).map(|value| (value * 5 % 256) as u8).collect();
+        let patch = |image: usize, [y, x, height, width]: [usize; 4], plain: bool| {
+            let length = if plain { 3 } else { 3 * height * width };
+            let values = (0..length).map(|value| 100.0 + (image * 31 + y * 7 + x + value) as f32 * 0.37).collect();
+            (image, Patch { rect: Rect { x, y, width, height }, values })
+        };
+        let patches = vec![
+            patch(0, [0, 0, 2, 3], false),
+            patch(0, [1, 1, 4, 4], true),
+            patch(0, [1, 2, 1, 1], false),
+            patch(1, [5, 2, 1, 5], false),
+            patch(3, [0, 6, 6, 1], true),
+        ];
+        let mut expected = normalised_on_the_host(Images::U8 { values: values.clone(), patches: vec![] }, shape, [&mean, &std]);
+        for (image, patch) in &patches {
+            let Rect { x, y, width, height } = patch.rect;
+            for (channel, row, column) in
+                (0..3).flat_map(|c| (y..y + height).flat_map(move |r| (x..x + width).map(move |q| (c, r, q))))
+            {
+                let place = if patch.values.len() == 3 { channel } else { (channel * height + row - y) * width + column - x };
+                expected[((image * 3 + channel) * 6 + row) * 7 + column] = patch.values[place];
+            }
+        }
+        let images = Images::U8 { values, patches };
+        assert_eq!(normalised_on_the_host(images.clone(), shape, [&mean, &std]), expected);
+        let there: Vec<f32> = normalised(images, shape, [&mean, &std], device).into_data().try_into_vec().unwrap();
+        let mut filled = 0;
+        for (place, (there, expected)) in there.iter().zip(&expected).enumerate() {
+            // Fills are above anything that pixels become.
+            if *expected >= 100.0 {
+                filled += 1;
+                assert_eq!(there, expected, "{place}");
+            } else {
+                assert!((there - expected).abs() <= 1e-6 * expected.abs().max(1.0), "{place}: {there} {expected}");
+            }
+        }
+        assert_eq!(filled, 3 * (6 + 16 - 2 + 5 + 6));
+    }
+
+    #[test]
+    fn patches_are_laid_over_the_images_on_the_cpu() {
+        patches_are_laid_over_the_images(&Device::flex());
+    }
+
+    #[test]
+    #[cfg(feature = "wgpu")]
+    fn patches_are_laid_over_the_images_on_wgpu() {
+        let open = crate::engine::device::DeviceName::Wgpu(0).open().unwrap();
+        patches_are_laid_over_the_images(&open.device);
     }
 }
