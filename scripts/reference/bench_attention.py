@@ -6,13 +6,22 @@ al., 2022, appendix C. Every round runs ours and each of PyTorch's once on the s
 does falls on all of them; what is printed is the median of the rounds.
 
     python scripts/reference/bench_attention.py target/release/manyheads --threads 2 --rounds 5
+    python scripts/reference/bench_attention.py target/release/manyheads --sweep
+
+`--sweep` goes through numbers of tokens instead, from an image of 224 pixels to one of 1,434, for one image of ViT-B, and prints how time
+and memory of forward and backward pass grow: as powers of the number of tokens between its smallest and largest values; and Hydra's share
+of the bandwidth of a copy. All that is read from memory: with the caches filled with other things before each repetition, since a short
+sequence that fits into them is read faster than any copy. How much faster Hydra is than PyTorch's is taken with warm caches, for both. It ends with code 1 where softmax attention's memory
+grows faster than the tokens, Hydra's time is no power of 1.0 +- 0.1, its share is below a half, or it is not twice as fast as PyTorch's.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
+import sys
 import time
 
 SHAPES = [(8, 197, 3, 64), (8, 197, 6, 64), (64, 197, 3, 16), (1, 1025, 12, 64)]
@@ -68,14 +77,65 @@ def time_torch(torch, form, x, gradient, heads, repeats):
     return [statistics.median(times[1:]) for times in (forward, both)]
 
 
-def time_ours(program, kind, shape, threads, repeats):
+def report_of_ours(program, kind, shape, threads, repeats, *flags):
     batch, tokens, heads, head_width = shape
-    command = [program, "bench", "attention", "--device", "cpu", "--kind", kind, "--json"]
+    command = [program, "bench", "attention", "--device", "cpu", "--kind", kind, "--json", *flags]
     for name, value in [("batch", batch), ("tokens", tokens), ("heads", heads), ("width", heads * head_width), ("repeats", repeats)]:
         command += [f"--{name}", str(value)]
     environment = dict(os.environ, RAYON_NUM_THREADS=str(threads))
-    report = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+def time_ours(*arguments):
+    report = report_of_ours(*arguments)
     return [report[part]["seconds"] for part in ("forward", "forward_backward")]
+
+
+TOKENS = [197, 577, 1025, 2049, 4097, 8041]
+
+
+def sweep(torch, args):
+    """Prints the table of `--sweep`; whether it is as it should be."""
+    rows = {kind: [] for kind in ("softmax", "hydra")}
+    for tokens in TOKENS:
+        shape = (1, tokens, 12, 64)
+        x, gradient = packed(torch, *shape)
+        hydra = forms(torch, "hydra")["hydra"]
+        ours, warm, theirs = {kind: [] for kind in rows}, [], []
+        for _ in range(args.rounds):
+            for kind, reports in ours.items():
+                repeats = args.repeats if kind == "hydra" else max(2, args.repeats * 197 // tokens)
+                reports.append(report_of_ours(args.program, kind, shape, args.threads, repeats, "--cold"))
+            warm.append(report_of_ours(args.program, "hydra", shape, args.threads, args.repeats)["forward_backward"]["seconds"])
+            theirs.append(time_torch(torch, hydra, x, gradient, 12, args.repeats)[1])
+        for kind, reports in ours.items():
+            both = [report["forward_backward"] for report in reports]
+            share = statistics.median(part["bandwidth_share"] for part in both)
+            memory = max(part["peak_memory_growth_bytes"] for part in both)
+            seconds = statistics.median(part["seconds"] for part in both)
+            rows[kind].append((tokens, seconds, memory, share, statistics.median(theirs) / statistics.median(warm)))
+    print("| tokens | softmax, ms | softmax, MB | Hydra, ms | Hydra, MB | of a copy's bandwidth | times PyTorch's Hydra |")
+    print("|---|---|---|---|---|---|---|")
+    for (tokens, time_s, memory_s, *_), (_, time_h, memory_h, share, ratio) in zip(rows["softmax"], rows["hydra"]):
+        cells = f"| {1e3 * time_s:.1f} | {memory_s / 1e6:.0f} | {1e3 * time_h:.2f} | {memory_h / 1e6:.0f} | {share:.2f} | {ratio:.1f} |"
+        print(f"| {tokens} {cells}")
+
+    def power(kind, column):
+        first, last = rows[kind][0], rows[kind][-1]
+        return math.log(last[column] / first[column]) / math.log(last[0] / first[0])
+
+    powers = {f"{kind}'s {what}": power(kind, column) for kind in rows for what, column in (("time", 1), ("memory", 2))}
+    print("\nas powers of the tokens: " + ", ".join(f"{name} {value:.2f}" for name, value in powers.items()))
+    last = rows["hydra"][-1]
+    checks = {
+        "softmax's memory grows with the tokens": powers["softmax's memory"] < 1.1,
+        "Hydra's time is a power of 1.0 +- 0.1": abs(powers["hydra's time"] - 1.0) <= 0.1,
+        "Hydra reaches half of a copy's bandwidth": last[3] >= 0.5,
+        "Hydra is twice as fast as PyTorch's": min(row[4] for row in rows["hydra"]) >= 2.0,
+    }
+    for name, held in checks.items():
+        print(f"{name}: {'yes' if held else 'NO'}")
+    return all(checks.values())
 
 
 def main():
@@ -83,6 +143,7 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--kind", choices=["softmax", "hydra"], default="softmax")
     parser.add_argument("--shape", action="append", help="batch,tokens,heads,head width; may be repeated")
+    parser.add_argument("--sweep", action="store_true", help="how time and memory grow with the tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=10)
@@ -91,6 +152,8 @@ def main():
     import torch
 
     torch.set_num_threads(args.threads)
+    if args.sweep:
+        sys.exit(0 if sweep(torch, args) else 1)
     shapes = [tuple(int(part) for part in shape.split(",")) for shape in args.shape or []] or SHAPES
     print(f"{'batch,tokens,heads,head width':30}{'':8}{'forward ms':>12}{'both ms':>12}{'ours faster, forward':>22}{'both':>8}")
     for shape in shapes:

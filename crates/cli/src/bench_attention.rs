@@ -44,6 +44,9 @@ pub struct Args {
     /// Repetitions before them that are not.
     #[arg(long, value_name = "N", default_value_t = 2)]
     warmup: u32,
+    /// Fill the caches with other things before each repetition, so that it reads from memory.
+    #[arg(long)]
+    cold: bool,
     /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
@@ -82,6 +85,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         heads: args.heads,
         warmup: args.warmup as usize,
         repeats: args.repeats as usize,
+        cold: args.cold,
     })?;
     if args.json {
         crate::print(serde_json::to_string(&report).map_err(|e| Error::Failed(format!("cannot print as JSON: {e}")))?)?;

@@ -38,6 +38,9 @@ pub struct Options {
     pub warmup: usize,
     /// Repetitions measured, at least 1.
     pub repeats: usize,
+    /// Whether the caches are filled with other things before each repetition, so that it reads its operands from memory, as in a network
+    /// whose activations are larger than the caches.
+    pub cold: bool,
 }
 
 /// What a measurement says.
@@ -121,19 +124,20 @@ pub fn attention(options: &Options) -> Result<Report> {
     let (plain, tracked) = (input(&device), input(&device.clone().autodiff()).require_grad());
     let sync = || device.sync().map_err(|e| Error::Failed(format!("the device failed: {e}")));
     sync()?;
+    let mut evict = evictor(options.cold, &device, on_cpu)?;
 
     let before = on_cpu.then(resident_bytes).flatten();
     let mut forward = || {
         drop(attention::attend(plain.clone(), heads, layer, ops));
         sync()
     };
-    let (forward, forward_growth) = repeat(options, before, &mut forward)?;
+    let (forward, forward_growth) = repeat(options, before, &mut forward, &mut evict)?;
     let mut both = || {
         let gradients = attention::attend(tracked.clone(), heads, layer, ops).backward();
         drop(tracked.grad(&gradients).ok_or_else(|| Error::Failed("attention has no gradient".into()))?);
         sync()
     };
-    let (both, both_growth) = repeat(options, before, &mut both)?;
+    let (both, both_growth) = repeat(options, before, &mut both, &mut evict)?;
 
     let copy = copy_bytes_per_second(&device, on_cpu)?;
     let matmul = product_flops_per_second(&device, float, SIDE)?;
@@ -192,7 +196,12 @@ fn count(options: &Options) -> [(f64, f64); 2] {
 }
 
 /// Seconds of each repetition, in order of size, and how far the process grew beyond `before` at most.
-fn repeat(options: &Options, before: Option<u64>, work: &mut dyn FnMut() -> Result<()>) -> Result<(Vec<f64>, Option<u64>)> {
+fn repeat(
+    options: &Options,
+    before: Option<u64>,
+    work: &mut dyn FnMut() -> Result<()>,
+    evict: &mut dyn FnMut() -> Result<()>,
+) -> Result<(Vec<f64>, Option<u64>)> {
     let marked = before.filter(|_| forget_peak());
     for _ in 0..options.warmup.max(1) {
         work()?;
@@ -200,12 +209,30 @@ fn repeat(options: &Options, before: Option<u64>, work: &mut dyn FnMut() -> Resu
     let growth = marked.and_then(|before| Some(peak_bytes()?.saturating_sub(before)));
     let mut seconds = Vec::with_capacity(options.repeats);
     for _ in 0..options.repeats.max(1) {
+        evict()?;
         let start = Instant::now();
         work()?;
         seconds.push(start.elapsed().as_secs_f64());
     }
     seconds.sort_by(f64::total_cmp);
     Ok((seconds, growth))
+}
+
+/// What fills the caches with other things, where it is asked for.
+fn evictor(cold: bool, device: &Device, on_cpu: bool) -> Result<impl FnMut() -> Result<()>> {
+    let mut host = vec![1.0_f32; if cold && on_cpu { 2 * COPIED } else { 0 }];
+    let there = (cold && !on_cpu).then(|| Tensor::<1>::ones([COPIED], device));
+    let device = device.clone();
+    let sync = move || device.sync().map_err(|e| Error::Failed(format!("the device failed: {e}")));
+    sync()?;
+    Ok(move || {
+        host.iter_mut().for_each(|value| *value += 1.0);
+        std::hint::black_box(&mut host);
+        if let Some(tensor) = &there {
+            drop(tensor.clone().mul_scalar(0.5));
+        }
+        sync()
+    })
 }
 
 /// Values of the tensor whose copy is measured: more than any cache holds.
