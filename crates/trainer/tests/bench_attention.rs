@@ -19,6 +19,7 @@ fn softmax_attention_holds_no_matrix_of_scores() {
         heads: 2,
         warmup: 1,
         repeats: 1,
+        cold: true,
     };
     let report = attention(&options).expect("a CPU");
     for pass in [report.forward, report.forward_backward] {
