@@ -96,6 +96,13 @@ pub(crate) fn thirds(qkv: Tensor<3>) -> [Tensor<3>; 3] {
     [0, 1, 2].map(|part| qkv.clone().narrow(2, part * width, width))
 }
 
+/// The shape of mixed tokens, from that of packed queries, keys and values.
+#[cfg(feature = "gpu")]
+pub(crate) fn mixed(qkv: &burn::tensor::Shape) -> burn::tensor::Shape {
+    let [batch, tokens, tripled] = qkv.dims();
+    burn::tensor::Shape::new([batch, tokens, tripled / 3])
+}
+
 /// `[batch, tokens, width]` as `[batch, heads, tokens, width / heads]`.
 fn split_heads(x: Tensor<3>, heads: usize) -> Tensor<4> {
     let [batch, tokens, width] = x.dims();

@@ -20,6 +20,8 @@ mod softmax_attention;
 
 #[cfg(feature = "flex")]
 mod cpu;
+#[cfg(feature = "gpu")]
+mod gpu;
 
 pub use adamw::{AdamW, AdamWOps, adamw_step, adamw_step_plain, sum_of_squares};
 pub use gelu::{GeluOps, gelu, gelu_plain};
