@@ -46,8 +46,8 @@ pub fn statistics<F: Float, N: Size>(
         let square = sum_of_lanes(sum_of_vector::<N>(square), scratch);
         scale = 1.0 / (square + comptime!(NORM_EPSILON as f32)).sqrt();
     } else if comptime!(kernel == Kernel::Mean) {
-        let width = comptime!(vectors * N::value());
-        scale = comptime!(mean_scale(width));
+        let n = N::value();
+        scale = comptime!(mean_scale(vectors * n));
     } else if comptime!(kernel == Kernel::Softmax) {
         // Lanes without a vector take the first: a maximum may count it twice.
         let mut i = lane;
