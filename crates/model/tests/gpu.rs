@@ -5,6 +5,7 @@
 mod common;
 
 use burn::tensor::{Device, Tensor};
+use common::branch::Branch;
 use common::fused::{Flat, close, input, run, run_on, shaped};
 use manyheads_model::{Kernel, ops};
 
@@ -43,6 +44,47 @@ fn hydra_attention_is_its_plain_form() {
                 let what = format!("{kernel:?}, {shape:?} of {scale}");
                 agree(&form(ops::hydra_attention), &form(ops::hydra_attention_plain), &inputs, &what);
             }
+        }
+    }
+}
+
+#[test]
+fn layer_norm_is_its_plain_form() {
+    // A single feature has no deviation: its norm is the shift, and its gradient a difference of equal numbers.
+    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
+        for scale in [1.0, 1e4] {
+            let shape = [batch, tokens, width];
+            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0), input(3, 1, width, 1.0)];
+            let form = |f: fn(Tensor<3>, Tensor<1>, Tensor<1>, f64) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone(), x[2].clone(), 1e-6).reshape([-1])
+            };
+            agree(&form(ops::layer_norm), &form(ops::layer_norm_plain), &inputs, &format!("{shape:?} of {scale}"));
+        }
+    }
+}
+
+#[test]
+fn gelu_is_its_plain_form() {
+    for [batch, tokens, width] in SHAPES {
+        for scale in [1.0, 1e4] {
+            let shape = [batch, tokens, width];
+            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0)];
+            let form = |f: fn(Tensor<3>, Tensor<1>) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone()).reshape([-1])
+            };
+            agree(&form(ops::gelu), &form(ops::gelu_plain), &inputs, &format!("{shape:?} of {scale}"));
+        }
+    }
+}
+
+#[test]
+fn a_residual_branch_is_its_plain_form() {
+    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
+        for (with_features, with_samples) in [(false, false), (true, true), (false, true)] {
+            let shape = [batch, tokens, width];
+            let branch = Branch::new(shape, with_features, with_samples);
+            let (fused, plain) = (|x: &[Tensor<1>]| branch.fused(x), |x: &[Tensor<1>]| branch.plain(x));
+            agree(&fused, &plain, &branch.inputs(), &format!("{shape:?}, features {with_features}, samples {with_samples}"));
         }
     }
 }

@@ -4,9 +4,10 @@ mod common;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use common::branch::Branch;
 use common::fused::{SHAPES, agree, close, dense, input, shaped, slopes, values, weights};
 use common::{rng, unit_values};
-use manyheads_model::ops::{self, AdamW, Loss, Scales};
+use manyheads_model::ops::{self, AdamW, Loss};
 use manyheads_model::{Kernel, ModelConfig, Ops};
 use rand::Rng;
 use rayon::ThreadPoolBuilder;
@@ -94,27 +95,9 @@ fn a_residual_branch_is_its_plain_form() {
     for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
         for (with_features, with_samples) in [(false, false), (true, true), (false, true), (true, false)] {
             let shape = [batch, tokens, width];
-            let samples: Vec<f32> = (0..batch).map(|sample| [1.25, 0.0][sample % 2]).collect();
-            let scales = |x: &[Tensor<1>]| Scales {
-                features: with_features.then(|| x[4].clone()),
-                samples: with_samples.then(|| Tensor::from_data(&samples[..], &x[0].device())),
-            };
-            // The branch: a norm and a product, so that gradients run through it and past it. An unused factor gets a gradient of 0.
-            let unused = |x: &[Tensor<1>]| if with_features { x[4].clone().sum() * 0.0 } else { x[4].clone().sum() };
-            let fused = |x: &[Tensor<1>]| {
-                let input = shaped(&x[0], shape) * 1.0;
-                let (normed, skip) = ops::layer_norm_of_branch(input.clone(), x[1].clone(), x[2].clone(), 1e-6);
-                let branch = normed * 0.5;
-                ops::residual(input, branch, x[3].clone(), scales(x), skip).reshape([-1]) + unused(x)
-            };
-            let plain = |x: &[Tensor<1>]| {
-                let input = shaped(&x[0], shape) * 1.0;
-                let branch = ops::layer_norm_plain(input.clone(), x[1].clone(), x[2].clone(), 1e-6) * 0.5;
-                ops::residual_plain(input, branch, x[3].clone(), scales(x)).reshape([-1]) + unused(x)
-            };
-            let vector = |seed| input(seed, 1, width, 1.0);
-            let inputs = [input(1, batch * tokens, width, 1.0), vector(2), vector(3), vector(4), vector(5)];
-            agree(&fused, &plain, &inputs, &format!("{shape:?}, features {with_features}, samples {with_samples}"));
+            let branch = Branch::new(shape, with_features, with_samples);
+            let (fused, plain) = (|x: &[Tensor<1>]| branch.fused(x), |x: &[Tensor<1>]| branch.plain(x));
+            agree(&fused, &plain, &branch.inputs(), &format!("{shape:?}, features {with_features}, samples {with_samples}"));
         }
     }
 }

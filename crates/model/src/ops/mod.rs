@@ -94,6 +94,12 @@ pub fn has_fused<const D: usize>(x: &Tensor<D>) -> bool {
     }
 }
 
+/// The last axis of a shape.
+#[cfg(feature = "gpu")]
+fn last_axis(shape: &burn::tensor::Shape) -> burn::tensor::Shape {
+    burn::tensor::Shape::new([shape[shape.num_dims() - 1]])
+}
+
 /// What a gradient of a gradient says: Burn's autodiff is of first order, and so are these operations.
 pub(crate) fn first_order(operation: &str) -> ! {
     unreachable!("the gradient of {operation} has no gradient: autodiff is of first order")

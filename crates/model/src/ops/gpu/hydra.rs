@@ -146,16 +146,10 @@ fn token_sums<F: Float, N: Size>(
     let mut shifts = Shared::<[f32]>::new_slice(rows);
     let units = comptime!(rows * LANES);
     let slots = comptime!(vectors.div_ceil(units));
-    let mut piece = CUBE_POS;
-    if piece >= all {
-        piece = all - 1;
-    }
+    let piece = min(CUBE_POS, all - 1);
     let image = piece / count;
     let mut token = piece % count * span;
-    let mut to = token + span;
-    if to > tokens {
-        to = tokens;
-    }
+    let to = min(token + span, tokens);
     let x_first = (image * tokens * comptime!(places[0]) + comptime!(places[1])) * vectors;
     let y_first = (image * tokens * comptime!(places[2]) + comptime!(places[3])) * vectors;
     let x_row = comptime!(places[0] * vectors);
@@ -167,10 +161,7 @@ fn token_sums<F: Float, N: Size>(
         sums[slot] = Vector::new(0.0);
     }
     while token < to {
-        let mut own = token + UNIT_POS_Y as usize;
-        if own >= to {
-            own = to - 1;
-        }
+        let own = min(token + UNIT_POS_Y as usize, to - 1);
         let of_row = statistics::<F, N>(x, x_first + own * x_row, vectors, kernel, &mut scratch);
         // Whoever is late still reads those of the rows before.
         sync_cube();
@@ -218,10 +209,7 @@ fn gate<F: Float, N: Size>(
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(ROWS * LANES);
     let row = CUBE_POS * ROWS + UNIT_POS_Y as usize;
-    let mut own = row;
-    if own >= all {
-        own = all - 1;
-    }
+    let own = min(row, all - 1);
     let first = own * 3 * vectors;
     let of_row = statistics::<F, N>(qkv, first, vectors, kernel, &mut scratch);
     if row < all {
@@ -251,10 +239,7 @@ fn gate_backward<F: Float, N: Size>(
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(ROWS * LANES);
     let row = CUBE_POS * ROWS + UNIT_POS_Y as usize;
-    let mut own = row;
-    if own >= all {
-        own = all - 1;
-    }
+    let own = min(row, all - 1);
     let sums = own / tokens * vectors;
     let query = own * 3 * vectors;
     let key = query + vectors;

@@ -4,8 +4,12 @@
 //! shared memory alone, so no size of a subgroup is assumed. No sum is atomic: each is cut into pieces by the shapes, and a second pass
 //! adds the pieces in their order, so that a device gives the same bits each time.
 
+mod columns;
+mod gelu;
 mod hydra;
+mod layer_norm;
 mod phi;
+mod residual;
 mod rows;
 mod sums;
 mod tensor;

@@ -1,5 +1,6 @@
 //! The second pass of a sum that was cut into pieces.
 
+use super::columns::sum_of_heights;
 use super::rows::{LANES, ROWS, workgroup};
 use super::tensor::{address, empty, grid, vector};
 use burn::tensor::DType;
@@ -58,23 +59,14 @@ fn sum_pieces_kernel<N: Size>(
     if row < batch && column < vectors {
         let share = pieces.div_ceil(ROWS);
         let mut piece = height * share;
-        let mut to = piece + share;
-        if to > pieces {
-            to = pieces;
-        }
+        let to = min(piece + share, pieces);
         while piece < to {
             sum += partial[(row * pieces + piece) * vectors + column];
             piece += 1;
         }
     }
-    shares[height * LANES + UNIT_POS_X as usize] = sum;
-    sync_cube();
+    let total = sum_of_heights::<N>(sum, &mut shares);
     if height == 0 && row < batch && column < vectors {
-        let mut total = shares[UNIT_POS_X as usize];
-        #[unroll]
-        for share in 1..ROWS {
-            total += shares[share * LANES + UNIT_POS_X as usize];
-        }
         sums[row * vectors + column] = total;
     }
 }

@@ -54,3 +54,10 @@ pub fn grid(count: usize) -> CubeCount {
     let rows = count.div_ceil(GRID);
     CubeCount::Static(count.div_ceil(rows.max(1)) as u32, rows as u32, 1)
 }
+
+/// Rows of `tensor` and their width: the last axis, and all others as one.
+pub fn rows(tensor: &CubeTensor) -> (usize, usize) {
+    let shape = tensor.shape();
+    let width = shape[shape.num_dims() - 1];
+    (shape.num_elements() / width.max(1), width)
+}
