@@ -4,10 +4,12 @@
 
 mod common;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use common::branch::Branch;
-use common::fused::{Flat, close, input, run, run_on, shaped};
-use manyheads_model::{Kernel, ops};
+use common::fused::{Flat, close, dense, input, run, run_on, shaped, values};
+use common::network;
+use manyheads_model::ops::{self, AdamW, Loss};
+use manyheads_model::{Kernel, Ops};
 
 /// The fused form on wgpu has the values and gradients of the plain form on the CPU.
 #[track_caller]
@@ -86,5 +88,102 @@ fn a_residual_branch_is_its_plain_form() {
             let (fused, plain) = (|x: &[Tensor<1>]| branch.fused(x), |x: &[Tensor<1>]| branch.plain(x));
             agree(&fused, &plain, &branch.inputs(), &format!("{shape:?}, features {with_features}, samples {with_samples}"));
         }
+    }
+}
+
+/// Heads of one feature and of 130 are no business of tiles; others are, with rows and columns left over or none.
+#[test]
+fn softmax_attention_is_its_plain_form() {
+    for [batch, tokens, heads, head_width] in
+        [[1, 1, 1, 4], [2, 33, 3, 12], [1, 70, 2, 64], [1, 40, 1, 128], [1, 17, 2, 80], [2, 5, 4, 1], [1, 6, 1, 130]]
+    {
+        let scales = if head_width == 12 { &[1.0, 1e4][..] } else { &[1.0] };
+        for scale in scales.iter().copied() {
+            let shape = [batch, tokens, 3 * heads * head_width];
+            let form =
+                |f: fn(Tensor<3>, usize) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), heads).reshape([-1]);
+            let inputs = [input(1, batch * tokens, shape[2], scale)];
+            let what = format!("{shape:?} of {heads} heads, of {scale}");
+            agree(&form(ops::softmax_attention), &form(ops::softmax_attention_plain), &inputs, &what);
+        }
+    }
+}
+
+#[test]
+fn losses_are_their_plain_form() {
+    for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
+        for (batch, classes) in [(1, 2), (37, 10), (3, 1000)] {
+            for scale in [1.0, 1e4] {
+                let targets: Vec<f32> = input(7, batch, classes, 1.0).iter().map(|v| v.abs() / classes as f32).collect();
+                let form = |f: fn(Tensor<2>, Tensor<2>, Loss) -> Tensor<1>| {
+                    let targets = &targets;
+                    move |x: &[Tensor<1>]| {
+                        let targets = Tensor::<1>::from_data(&targets[..], &x[0].device()).reshape([batch, classes]);
+                        f(shaped(&x[0], [batch, classes]), targets, loss)
+                    }
+                };
+                // Without zeros: at 0 the plain binary cross-entropy has a corner in each of two parts, and the slope of neither.
+                let inputs = [dense(1, batch, classes, scale)];
+                let what = format!("{loss:?}, {batch} x {classes} of {scale}");
+                agree(&form(ops::loss_sum), &form(ops::loss_sum_plain), &inputs, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_of_adamw_is_its_plain_form() {
+    for count in [1, 7, 1000, 70_001] {
+        let state: Vec<Vec<f32>> = (0..4).map(|part| dense(part, 1, count, 1.0)).collect();
+        let numbers = AdamW {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            learning_rate: 1e-2,
+            weight_decay: 0.05,
+            correction1: 1.0 - 0.9f64.powi(3),
+            correction2: (1.0 - 0.999f64.powi(3)).sqrt(),
+        };
+        let step = |device: Device, f: fn(AdamW, Tensor<1>, Tensor<1>, Tensor<1>, Tensor<1>) -> [Tensor<1>; 3]| {
+            let parts = [0, 1, 2, 3].map(|part| Tensor::<1>::from_data(&state[part][..], &device));
+            let [values_, gradient, first, second] = parts.clone();
+            let stepped = f(numbers, values_, gradient, first, second.abs()).map(values);
+            // What others still refer to is not written to.
+            for (part, tensor) in parts.into_iter().enumerate() {
+                assert_eq!(values(tensor), state[part]);
+            }
+            stepped
+        };
+        let plain = step(Device::flex(), ops::adamw_step_plain);
+        for (fused, plain) in step(wgpu(), ops::adamw_step).iter().zip(&plain) {
+            close(fused, plain, 1e-5, &format!("{count} values"));
+        }
+        let expected: f64 = state[0].iter().map(|v| f64::from(*v).powi(2)).sum();
+        let got = f64::from(values(ops::sum_of_squares(Tensor::from_data(&state[0][..], &wgpu())))[0]);
+        assert!((got / expected - 1.0).abs() < 1e-6, "{count}: {got} is not {expected}");
+    }
+}
+
+#[test]
+fn strided_operands_are_read_in_order() {
+    let (tokens, width) = (9, 36);
+    let x = Tensor::<3>::from_data(TensorData::new(input(6, tokens, width, 1.0), [1, tokens, width]), &wgpu());
+    let transposed = x.clone().swap_dims(1, 2).reshape([1, width, tokens]).swap_dims(1, 2);
+    for op in [|x| ops::softmax_attention(x, 3), |x| ops::hydra_attention(x, Kernel::Cosine)] {
+        assert_eq!(values(op(x.clone())), values(op(transposed.clone())));
+    }
+}
+
+#[test]
+fn no_images_give_none() {
+    let empty = Tensor::<3>::from_data(TensorData::new(Vec::<f32>::new(), [0, 4, 12]), &wgpu());
+    assert_eq!(ops::softmax_attention(empty.clone(), 1).dims(), [0, 4, 4]);
+    assert_eq!(ops::hydra_attention(empty, Kernel::Cosine).dims(), [0, 4, 4]);
+}
+
+#[test]
+fn a_network_computes_what_the_cpu_does_plainly() {
+    let plain = network::run(&Device::flex(), Ops::Plain, FloatDType::F32);
+    for (part, (fused, plain)) in network::run(&wgpu(), Ops::Fused, FloatDType::F32).iter().zip(&plain).enumerate() {
+        close(fused, plain, 2e-5, &format!("part {part}"));
     }
 }

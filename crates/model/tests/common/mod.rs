@@ -3,6 +3,7 @@
 
 pub mod branch;
 pub mod fused;
+pub mod network;
 pub mod reference;
 
 use burn::tensor::{Device, Tensor, TensorData};
