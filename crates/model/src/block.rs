@@ -27,7 +27,9 @@ impl Mlp {
     pub(crate) fn hidden(&self, x: Tensor<3>, mask: Option<&Mask<3>>, compute: Compute) -> Tensor<3> {
         let gelu = |x| Operation::Gelu.operand(x, compute.float);
         let activated = match &self.fc1.bias {
-            Some(bias) if compute.fuses(Fusible::Gelu) => ops::gelu(gelu(affine(x, self.fc1.weight.val(), None, compute)), bias.val()),
+            Some(bias) if compute.fuses(Fusible::Gelu) => {
+                ops::gelu(gelu(affine(x, self.fc1.weight.val(), None, compute)), bias.val())
+            }
             _ => activation::gelu(gelu(linear(&self.fc1, x, compute))),
         };
         drop(activated, mask)

@@ -419,7 +419,8 @@ mod tests {
             let sum: f64 = exps.iter().sum();
             let p: Vec<f64> = exps.iter().map(|e| e / sum).collect();
             let mean: f64 = p.iter().zip(weights).map(|(p, w)| p * w).sum();
-            let of_mean: f64 = if compute.form == Form::Cpu { p.iter().zip(weights).map(|(p, w)| p * w.abs()).sum() } else { 0.0 };
+            let of_mean: f64 =
+                if compute.form == Form::Cpu { p.iter().zip(weights).map(|(p, w)| p * w.abs()).sum() } else { 0.0 };
             slopes.extend(p.iter().zip(weights).map(|(p, w)| p * (w - mean) * scale));
             bounds.extend(p.iter().zip(weights).map(|(p, w)| p * ((w - mean).abs() + of_mean) * scale));
             exact.extend(p);

@@ -1,29 +1,45 @@
-//! The fused operations on wgpu against their plain forms on the CPU. A machine without any adapter fails here: `mesa-vulkan-drivers` brings
-//! a software one.
+//! The fused operations on a GPU against their plain forms on the CPU: on the first CUDA device where there is one and the tests are built for
+//! it, otherwise on wgpu's. A machine without any adapter fails here: `mesa-vulkan-drivers` brings a software one.
 #![cfg(feature = "wgpu")]
 
 mod common;
 
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, DeviceKind, FloatDType, Tensor, TensorData};
 use common::branch::Branch;
 use common::fused::{Flat, close, dense, input, run, run_on, shaped, values};
 use common::network;
+use cubecl::config::autotune::{AutotuneConfig, AutotuneLevel};
+use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use manyheads_model::ops::{self, AdamW, Loss};
 use manyheads_model::{Kernel, Ops};
 
-/// The fused form on wgpu has the values and gradients of the plain form on the CPU.
+/// The fused form on the GPU has the values and gradients of the plain form on the CPU.
 #[track_caller]
 fn agree(fused: Flat<'_>, plain: Flat<'_>, inputs: &[Vec<f32>], what: &str) {
-    let got = run_on(&wgpu(), fused, inputs);
+    let got = run_on(&gpu(), fused, inputs);
     for (part, (got, expected)) in got.iter().zip(&run(plain, inputs)).enumerate() {
         let part = if part == 0 { "the value".into() } else { format!("the gradient of input {part}") };
         close(got, expected, 1e-5, &format!("{what}: {part}"));
     }
-    assert!(run_on(&wgpu(), fused, inputs) == got, "{what}: not the same bits again");
+    assert!(run_on(&gpu(), fused, inputs) == got, "{what}: not the same bits again");
 }
 
-fn wgpu() -> Device {
-    Device::wgpu(burn::tensor::DeviceKind::DefaultDevice)
+fn gpu() -> Device {
+    // Seeking the fastest kernels takes minutes on a software adapter and changes no result beyond rounding.
+    let autotune = AutotuneConfig { level: AutotuneLevel::Minimal, ..AutotuneConfig::default() };
+    CubeClRuntimeConfig::try_set(CubeClRuntimeConfig { autotune, ..CubeClRuntimeConfig::default() });
+    #[cfg(feature = "cuda")]
+    if let Some(device) = cuda() {
+        return device;
+    }
+    Device::wgpu(DeviceKind::DefaultDevice)
+}
+
+#[cfg(feature = "cuda")]
+fn cuda() -> Option<Device> {
+    // Without NVIDIA's driver the enumeration panics in the loader of libcuda.
+    let devices = std::panic::catch_unwind(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec());
+    devices.unwrap_or_default().into_iter().next()
 }
 
 /// Batches, tokens and widths: single ones, odd ones, and more than a piece of a sum and a pass of a workgroup take.
@@ -100,8 +116,7 @@ fn softmax_attention_is_its_plain_form() {
         let scales = if head_width == 12 { &[1.0, 1e4][..] } else { &[1.0] };
         for scale in scales.iter().copied() {
             let shape = [batch, tokens, 3 * heads * head_width];
-            let form =
-                |f: fn(Tensor<3>, usize) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), heads).reshape([-1]);
+            let form = |f: fn(Tensor<3>, usize) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), heads).reshape([-1]);
             let inputs = [input(1, batch * tokens, shape[2], scale)];
             let what = format!("{shape:?} of {heads} heads, of {scale}");
             agree(&form(ops::softmax_attention), &form(ops::softmax_attention_plain), &inputs, &what);
@@ -154,11 +169,11 @@ fn a_step_of_adamw_is_its_plain_form() {
             stepped
         };
         let plain = step(Device::flex(), ops::adamw_step_plain);
-        for (fused, plain) in step(wgpu(), ops::adamw_step).iter().zip(&plain) {
+        for (fused, plain) in step(gpu(), ops::adamw_step).iter().zip(&plain) {
             close(fused, plain, 1e-5, &format!("{count} values"));
         }
         let expected: f64 = state[0].iter().map(|v| f64::from(*v).powi(2)).sum();
-        let got = f64::from(values(ops::sum_of_squares(Tensor::from_data(&state[0][..], &wgpu())))[0]);
+        let got = f64::from(values(ops::sum_of_squares(Tensor::from_data(&state[0][..], &gpu())))[0]);
         assert!((got / expected - 1.0).abs() < 1e-6, "{count}: {got} is not {expected}");
     }
 }
@@ -166,7 +181,7 @@ fn a_step_of_adamw_is_its_plain_form() {
 #[test]
 fn strided_operands_are_read_in_order() {
     let (tokens, width) = (9, 36);
-    let x = Tensor::<3>::from_data(TensorData::new(input(6, tokens, width, 1.0), [1, tokens, width]), &wgpu());
+    let x = Tensor::<3>::from_data(TensorData::new(input(6, tokens, width, 1.0), [1, tokens, width]), &gpu());
     let transposed = x.clone().swap_dims(1, 2).reshape([1, width, tokens]).swap_dims(1, 2);
     for op in [|x| ops::softmax_attention(x, 3), |x| ops::hydra_attention(x, Kernel::Cosine)] {
         assert_eq!(values(op(x.clone())), values(op(transposed.clone())));
@@ -175,7 +190,7 @@ fn strided_operands_are_read_in_order() {
 
 #[test]
 fn no_images_give_none() {
-    let empty = Tensor::<3>::from_data(TensorData::new(Vec::<f32>::new(), [0, 4, 12]), &wgpu());
+    let empty = Tensor::<3>::from_data(TensorData::new(Vec::<f32>::new(), [0, 4, 12]), &gpu());
     assert_eq!(ops::softmax_attention(empty.clone(), 1).dims(), [0, 4, 4]);
     assert_eq!(ops::hydra_attention(empty, Kernel::Cosine).dims(), [0, 4, 4]);
 }
@@ -183,7 +198,60 @@ fn no_images_give_none() {
 #[test]
 fn a_network_computes_what_the_cpu_does_plainly() {
     let plain = network::run(&Device::flex(), Ops::Plain, FloatDType::F32);
-    for (part, (fused, plain)) in network::run(&wgpu(), Ops::Fused, FloatDType::F32).iter().zip(&plain).enumerate() {
+    for (part, (fused, plain)) in network::run(&gpu(), Ops::Fused, FloatDType::F32).iter().zip(&plain).enumerate() {
         close(fused, plain, 2e-5, &format!("part {part}"));
+    }
+}
+
+/// Every kernel is compiled for CUDA, with the sizes of DeiT-Ti and in vectors of one value, whatever runs it: `scripts/ci/cuda_kernels.sh`
+/// puts a library without a device in the driver's place and looks at what it was given.
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "computes nothing without a device"]
+fn every_kernel_is_compiled_for_cuda() {
+    let device = cuda().expect("a CUDA device, or what stands in for one");
+    for [batch, tokens, heads, head_width] in [[2, 197, 3, 64], [1, 33, 1, 7]] {
+        let width = heads * head_width;
+        let rows = [batch, tokens, width];
+        let launch = |op: Flat<'_>, inputs: &[Vec<f32>]| {
+            run_on(&device, op, inputs);
+        };
+        let tokens_of = |width: usize| input(1, batch * tokens, width, 1.0);
+        let packed = [tokens_of(3 * width)];
+        for kernel in Kernel::ALL {
+            launch(&|x| ops::hydra_attention(shaped(&x[0], [batch, tokens, 3 * width]), kernel).reshape([-1]), &packed);
+        }
+        for float in [FloatDType::F32, FloatDType::BF16, FloatDType::F16] {
+            launch(
+                &|x| {
+                    let mixed = ops::softmax_attention(shaped(&x[0], [batch, tokens, 3 * width]).cast(float), heads);
+                    mixed.cast(FloatDType::F32).reshape([-1])
+                },
+                &packed,
+            );
+        }
+        launch(&|x| ops::gelu(shaped::<3>(&x[0], rows), x[1].clone()).reshape([-1]), &[tokens_of(width), vec![0.0; width]]);
+        for (with_features, with_samples) in [(false, false), (true, true), (false, true)] {
+            let branch = Branch::new(rows, with_features, with_samples);
+            launch(&|x| branch.fused(x), &branch.inputs());
+        }
+        for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
+            launch(
+                &|x| ops::loss_sum(shaped(&x[0], [tokens, width]), shaped(&x[0], [tokens, width]).detach(), loss),
+                &[dense(1, tokens, width, 1.0)],
+            );
+        }
+        let numbers = AdamW {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            learning_rate: 1e-3,
+            weight_decay: 0.05,
+            correction1: 0.1,
+            correction2: 0.1,
+        };
+        let state = || Tensor::<1>::zeros([width], &device);
+        let [stepped, ..] = ops::adamw_step(numbers, state(), state(), state(), state());
+        values(stepped);
+        values(ops::sum_of_squares(state()));
     }
 }

@@ -78,7 +78,8 @@ fn sum(x: CubeTensor, branch: CubeTensor, bias: CubeTensor, scales: Option<(Cube
     }
     let scaled = scales.is_some();
     // Without scales the bias takes their places, which are not read.
-    let (features, samples) = scales.map_or((bias.clone(), bias.clone()), |(features, samples)| (in_order(features), in_order(samples)));
+    let (features, samples) =
+        scales.map_or((bias.clone(), bias.clone()), |(features, samples)| (in_order(features), in_order(samples)));
     residual_kernel::launch(
         &x.client.clone(),
         grid(all.div_ceil(LANES * ROWS)),
@@ -116,8 +117,7 @@ fn scaled_backward(
     let out = empty_like(&gradient);
     let (of_bias, of_features) = (columns.partial(&gradient), columns.partial(&gradient));
     let learned = branch.is_some();
-    let (branch, bias) =
-        branch.map_or((gradient.clone(), features.clone()), |(branch, bias)| (in_order(branch), in_order(bias)));
+    let (branch, bias) = branch.map_or((gradient.clone(), features.clone()), |(branch, bias)| (in_order(branch), in_order(bias)));
     scaled_backward_kernel::launch(
         &gradient.client.clone(),
         columns.grid(),

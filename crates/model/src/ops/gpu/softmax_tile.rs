@@ -97,11 +97,7 @@ pub fn load<F: Float>(
 
 /// The products of the unit's rows of `a` with its columns, rows of `b`: row by row.
 #[cube]
-pub fn products(
-    a: &Shared<[Vector<f32, Four>]>,
-    b: &Shared<[Vector<f32, Four>]>,
-    #[comptime] tile: Tile,
-) -> Array<f32> {
+pub fn products(a: &Shared<[Vector<f32, Four>]>, b: &Shared<[Vector<f32, Four>]>, #[comptime] tile: Tile) -> Array<f32> {
     let own = comptime!(tile.own());
     let pitch = comptime!(tile.pitch());
     let mut sums = Array::<f32>::new(comptime!(own * own));
