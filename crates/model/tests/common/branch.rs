@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use manyheads_model::ops::{self, Scales};
 
 /// The branch of input `[batch, tokens, width]`, factors for features and samples where asked for. Inputs are the tokens, gamma and beta of
-/// the norm, the bias, and the factors.
+/// the norm, the bias, and the factors of features where there are some.
 pub struct Branch {
     shape: [usize; 3],
     with_features: bool,
@@ -18,10 +18,12 @@ impl Branch {
         Self { shape, with_features, samples }
     }
 
-    pub fn inputs(&self) -> [Vec<f32>; 5] {
+    pub fn inputs(&self) -> Vec<Vec<f32>> {
         let [batch, tokens, width] = self.shape;
-        let vector = |seed| input(seed, 1, width, 1.0);
-        [input(1, batch * tokens, width, 1.0), vector(2), vector(3), vector(4), vector(5)]
+        let vectors = if self.with_features { 2..6 } else { 2..5 };
+        let mut inputs = vec![input(1, batch * tokens, width, 1.0)];
+        inputs.extend(vectors.map(|seed| input(seed, 1, width, 1.0)));
+        inputs
     }
 
     pub fn fused(&self, x: &[Tensor<1>]) -> Tensor<1> {
@@ -29,13 +31,13 @@ impl Branch {
         let input = shaped(&x[0], self.shape) * 1.0;
         let (normed, skip) = ops::layer_norm_of_branch(input.clone(), x[1].clone(), x[2].clone(), 1e-6);
         let branch = normed * 0.5;
-        ops::residual(input, branch, x[3].clone(), self.scales(x), skip).reshape([-1]) + self.unused(x)
+        ops::residual(input, branch, x[3].clone(), self.scales(x), skip).reshape([-1])
     }
 
     pub fn plain(&self, x: &[Tensor<1>]) -> Tensor<1> {
         let input = shaped(&x[0], self.shape) * 1.0;
         let branch = ops::layer_norm_plain(input.clone(), x[1].clone(), x[2].clone(), 1e-6) * 0.5;
-        ops::residual_plain(input, branch, x[3].clone(), self.scales(x)).reshape([-1]) + self.unused(x)
+        ops::residual_plain(input, branch, x[3].clone(), self.scales(x)).reshape([-1])
     }
 
     fn scales(&self, x: &[Tensor<1>]) -> Scales {
@@ -43,11 +45,5 @@ impl Branch {
             features: self.with_features.then(|| x[4].clone()),
             samples: self.samples.as_ref().map(|samples| Tensor::from_data(&samples[..], &x[0].device())),
         }
-    }
-
-    /// An unused factor gets a gradient, too.
-    fn unused(&self, x: &[Tensor<1>]) -> Tensor<1> {
-        let sum = x[4].clone().sum();
-        if self.with_features { sum * 0.0 } else { sum }
     }
 }
