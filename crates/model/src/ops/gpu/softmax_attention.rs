@@ -251,7 +251,7 @@ fn forward<F: Float>(
             sums[i] = sum;
             #[unroll]
             for block in 0..blocks {
-                mixed[i * blocks + block] = mixed[i * blocks + block] * Vector::new(shrink);
+                mixed[i * blocks + block] *= Vector::new(shrink);
             }
         }
         sync_cube();
