@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the program for a machine with a GPU and without a compiler: one stripped file for CUDA, wgpu and the CPU, packed with gzip. It is run
-# where it is unpacked, needs no library but the system's and the GPU's driver, and scripts/gpu_check.sh finds it.
+# where it is unpacked, needs no library but the system's, the GPU's driver and, for CUDA, NVIDIA's libdevice.10.bc (README, Devices), and
+# scripts/gpu_check.sh finds it.
 #
 #   scripts/gpu_build.sh [FILE]     (manyheads-gpu.gz)
 #

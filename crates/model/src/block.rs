@@ -2,7 +2,7 @@
 
 use crate::attention::Attention;
 use crate::dropout::{BlockMasks, Mask, drop};
-use crate::ops::{self, Compute, Scales};
+use crate::ops::{self, Compute, Fusible, Scales};
 use crate::precision::{Operation, affine, layer_norm, linear};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, Linear};
@@ -27,7 +27,9 @@ impl Mlp {
     pub(crate) fn hidden(&self, x: Tensor<3>, mask: Option<&Mask<3>>, compute: Compute) -> Tensor<3> {
         let gelu = |x| Operation::Gelu.operand(x, compute.float);
         let activated = match &self.fc1.bias {
-            Some(bias) if compute.fused => ops::gelu(gelu(affine(x, self.fc1.weight.val(), None, compute)), bias.val()),
+            Some(bias) if compute.fuses(Fusible::Gelu) => {
+                ops::gelu(gelu(affine(x, self.fc1.weight.val(), None, compute)), bias.val())
+            }
             _ => activation::gelu(gelu(linear(&self.fc1, x, compute))),
         };
         drop(activated, mask)
@@ -79,7 +81,8 @@ impl Block {
     ) -> Tensor<3> {
         let tokens = |x| Operation::Tokens.operand(x, compute.float);
         // The end of a fused branch adds the bias last, after which a mask would come.
-        if compute.fused
+        if compute.fuses(Fusible::LayerNorm)
+            && compute.fuses(Fusible::Residual)
             && masks.projection.is_none()
             && masks.output.is_none()
             && let (Some(beta1), Some(beta2)) = (&self.norm1.beta, &self.norm2.beta)

@@ -1,6 +1,6 @@
 //! The patch embedding: a convolution whose stride is its kernel size.
 
-use crate::ops::{self, Compute};
+use crate::ops::{self, Compute, Fusible};
 use crate::precision::{Operation, affine};
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -43,7 +43,7 @@ impl PatchEmbedding {
         );
         let pixels = channels * patch * patch;
         let images = Operation::WeightProducts.operand(images, compute.float);
-        let patches = match compute.fused_f32() {
+        let patches = match compute.fuses(Fusible::Patches) {
             true => ops::patches(images, patch),
             false => ops::patches_plain(images, patch),
         };

@@ -7,7 +7,7 @@
 //! bf16 has the exponents of f32, so no gradient underflows that would not underflow in f32: losses are not scaled.
 
 use crate::architecture::{Architecture, LayerAttention};
-use crate::ops::{self, Compute};
+use crate::ops::{self, Compute, Fusible};
 use crate::plan::AttentionKind;
 use crate::profile::{Kind, around};
 use burn::nn::{LayerNorm, Linear};
@@ -137,7 +137,7 @@ pub(crate) fn affine<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Opti
 fn product<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>, compute: Compute) -> Tensor<D> {
     let x = Operation::WeightProducts.operand(x, compute.float);
     let weight = Operation::WeightProducts.operand(weight, compute.float);
-    match compute.fused_f32() {
+    match compute.fuses(Fusible::Linear) {
         true => ops::linear(x, weight, bias),
         false => ops::linear_plain(x, weight, bias),
     }
@@ -149,7 +149,7 @@ fn product<const D: usize>(x: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<
 pub(crate) fn layer_norm<const D: usize>(layer: &LayerNorm, x: Tensor<D>, compute: Compute) -> Tensor<D> {
     let x = Operation::Norms.operand(x, compute.float);
     match &layer.beta {
-        Some(beta) if compute.fused => ops::layer_norm(x, layer.gamma.val(), beta.val(), compute.norm_eps),
+        Some(beta) if compute.fuses(Fusible::LayerNorm) => ops::layer_norm(x, layer.gamma.val(), beta.val(), compute.norm_eps),
         _ => around(Kind::Norms, x, |x| layer.forward(x)),
     }
 }
@@ -158,7 +158,7 @@ pub(crate) fn layer_norm<const D: usize>(layer: &LayerNorm, x: Tensor<D>, comput
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use super::*;
-    use crate::ops::Ops;
+    use crate::ops::{Form, Ops};
     use crate::{AttentionConfig, Block, BlockMasks, ModelConfig, VisionTransformer};
     use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
     use burn::tensor::{DType, Device, Gradients, TensorData};
@@ -371,7 +371,7 @@ mod tests {
     }
 
     fn ops(compute: Compute) -> Ops {
-        if compute.fused { Ops::Fused } else { Ops::Plain }
+        if compute.form == Form::Plain { Ops::Plain } else { Ops::Fused }
     }
 
     /// `y` and the gradient of the bias of `layer`, which comes from everything after its product.
@@ -419,7 +419,8 @@ mod tests {
             let sum: f64 = exps.iter().sum();
             let p: Vec<f64> = exps.iter().map(|e| e / sum).collect();
             let mean: f64 = p.iter().zip(weights).map(|(p, w)| p * w).sum();
-            let of_mean: f64 = if compute.fused { p.iter().zip(weights).map(|(p, w)| p * w.abs()).sum() } else { 0.0 };
+            let of_mean: f64 =
+                if compute.form == Form::Cpu { p.iter().zip(weights).map(|(p, w)| p * w.abs()).sum() } else { 0.0 };
             slopes.extend(p.iter().zip(weights).map(|(p, w)| p * (w - mean) * scale));
             bounds.extend(p.iter().zip(weights).map(|(p, w)| p * ((w - mean).abs() + of_mean) * scale));
             exact.extend(p);
@@ -438,8 +439,8 @@ mod tests {
     fn the_table_says_what_the_network_does() {
         let mut wrong = Vec::new();
         for products in FLOATS {
-            for fused in [true, false] {
-                let compute = Compute { float: products, fused, norm_eps: 1e-6 };
+            for form in [Form::Cpu, Form::Plain] {
+                let compute = Compute { float: products, form, norm_eps: 1e-6 };
                 for operation in Operation::ALL {
                     let (seen, table) = (seen(operation, compute), operation.types(products));
                     if seen != table {

@@ -2,12 +2,12 @@
 
 mod common;
 
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use common::fused::{SHAPES, agree, close, dense, input, shaped, slopes, values, weights};
-use common::{rng, unit_values};
-use manyheads_model::ops::{self, AdamW, Loss, Scales};
-use manyheads_model::{Kernel, ModelConfig, Ops};
+use common::branch::Branch;
+use common::fused::{SHAPES, agree, close, dense, input, shaped, slopes, values};
+use common::{network, rng, unit_values};
+use manyheads_model::ops::{self, AdamW, Loss};
+use manyheads_model::{Kernel, Ops};
 use rand::Rng;
 use rayon::ThreadPoolBuilder;
 
@@ -94,27 +94,9 @@ fn a_residual_branch_is_its_plain_form() {
     for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
         for (with_features, with_samples) in [(false, false), (true, true), (false, true), (true, false)] {
             let shape = [batch, tokens, width];
-            let samples: Vec<f32> = (0..batch).map(|sample| [1.25, 0.0][sample % 2]).collect();
-            let scales = |x: &[Tensor<1>]| Scales {
-                features: with_features.then(|| x[4].clone()),
-                samples: with_samples.then(|| Tensor::from_data(&samples[..], &x[0].device())),
-            };
-            // The branch: a norm and a product, so that gradients run through it and past it. An unused factor gets a gradient of 0.
-            let unused = |x: &[Tensor<1>]| if with_features { x[4].clone().sum() * 0.0 } else { x[4].clone().sum() };
-            let fused = |x: &[Tensor<1>]| {
-                let input = shaped(&x[0], shape) * 1.0;
-                let (normed, skip) = ops::layer_norm_of_branch(input.clone(), x[1].clone(), x[2].clone(), 1e-6);
-                let branch = normed * 0.5;
-                ops::residual(input, branch, x[3].clone(), scales(x), skip).reshape([-1]) + unused(x)
-            };
-            let plain = |x: &[Tensor<1>]| {
-                let input = shaped(&x[0], shape) * 1.0;
-                let branch = ops::layer_norm_plain(input.clone(), x[1].clone(), x[2].clone(), 1e-6) * 0.5;
-                ops::residual_plain(input, branch, x[3].clone(), scales(x)).reshape([-1]) + unused(x)
-            };
-            let vector = |seed| input(seed, 1, width, 1.0);
-            let inputs = [input(1, batch * tokens, width, 1.0), vector(2), vector(3), vector(4), vector(5)];
-            agree(&fused, &plain, &inputs, &format!("{shape:?}, features {with_features}, samples {with_samples}"));
+            let branch = Branch::new(shape, with_features, with_samples);
+            let (fused, plain) = (|x: &[Tensor<1>]| branch.fused(x), |x: &[Tensor<1>]| branch.plain(x));
+            agree(&fused, &plain, &branch.inputs(), &format!("{shape:?}, features {with_features}, samples {with_samples}"));
         }
     }
 }
@@ -183,36 +165,9 @@ fn losses_are_their_plain_form() {
     }
 }
 
-/// A whole network, with every kind of layer, LayerScale and dropped branches: logits and the gradient of every parameter.
 #[test]
 fn a_network_computes_the_same_in_both_forms() {
-    let text = "
-        image_size = 24
-        patch_size = 8
-        width = 36
-        heads = 3
-        depth = 3
-        classes = 7
-        layer_scale = 0.5
-        [attention]
-        kind = \"hydra\"
-        overrides = [{ kind = \"softmax\", layers = [1] }]
-    ";
-    let config: ModelConfig = toml::from_str(text).expect("a model");
-    let mut architecture = config.resolve().expect("a network");
-    let device = Device::flex().autodiff();
-    let images = Tensor::<1>::from_data(&dense(3, 2, 3 * 24 * 24, 1.0)[..], &device).reshape([2, 3, 24, 24]);
-    let factors =
-        Tensor::<1>::from_data([1.0, 1.25, 0.0, 1.0, 1.0, 0.0, 1.25, 1.0, 1.0, 1.0, 1.25, 1.25], &device).reshape([3, 2, 2]);
-    let mut run = |ops: Ops, float: FloatDType| {
-        architecture.ops = ops;
-        let model = architecture.init(&mut rng(9), &device);
-        let logits = model.forward(images.clone().cast(float), Some(factors.clone()));
-        let gradients = (logits.clone() * Tensor::<1>::from_data(&weights(14)[..], &device).reshape([2, 7])).sum().backward();
-        let mut all = Gradients { gradients: &gradients, found: vec![values(logits.inner())] };
-        model.visit(&mut all);
-        all.found
-    };
+    let run = |ops: Ops, float: FloatDType| network::run(&Device::flex(), ops, float);
     let plain = run(Ops::Plain, FloatDType::F32);
     for (part, (fused, plain)) in run(Ops::Fused, FloatDType::F32).iter().zip(&plain).enumerate() {
         close(fused, plain, 2e-5, &format!("part {part}"));
@@ -221,16 +176,5 @@ fn a_network_computes_the_same_in_both_forms() {
     for (part, (fused, plain)) in run(Ops::Fused, FloatDType::BF16).iter().zip(&half).enumerate() {
         // Both round, the plain form its scores and weights of attention too; what they have in common is the size of the error.
         close(fused, plain, 5e-2, &format!("part {part} in bf16"));
-    }
-}
-
-struct Gradients<'a> {
-    gradients: &'a burn::tensor::Gradients,
-    found: Vec<Vec<f32>>,
-}
-
-impl ModuleVisitor for Gradients<'_> {
-    fn visit_float<const D: usize>(&mut self, parameter: &Param<Tensor<D>>) {
-        self.found.push(values(parameter.val().grad(self.gradients).expect("every parameter has a gradient")));
     }
 }

@@ -9,7 +9,7 @@ pub mod softmax;
 
 use crate::architecture::LayerAttention;
 use crate::dropout::Mask;
-use crate::ops::{self, Compute, Ops};
+use crate::ops::{self, Compute, Form, Fusible, Ops};
 use crate::plan::AttentionKind;
 use crate::precision::{self, Operation};
 use crate::profile::{Kind, around};
@@ -62,7 +62,7 @@ impl Attention {
                 softmax::dropping(q, k, v, self.heads, map)
             });
         }
-        around(Kind::Attention, qkv, |qkv| mix(qkv, self.heads, self.layer, compute.fused))
+        around(Kind::Attention, qkv, |qkv| mix(qkv, self.heads, self.layer, compute.form))
     }
 }
 
@@ -71,15 +71,22 @@ impl Attention {
 /// Shapes: `qkv` `[batch, tokens, 3 * width]` with queries, keys and values side by side and heads side by side within each, result
 /// `[batch, tokens, width]` of the same float type; `heads` divides the width.
 pub fn attend(qkv: Tensor<3>, heads: usize, layer: LayerAttention, ops: Ops) -> Tensor<3> {
-    let fused = ops == Ops::Fused && ops::has_fused(&qkv);
-    mix(qkv, heads, layer, fused)
+    let form = Form::of(&qkv, ops);
+    mix(qkv, heads, layer, form)
 }
 
-fn mix(qkv: Tensor<3>, heads: usize, layer: LayerAttention, fused: bool) -> Tensor<3> {
+fn mix(qkv: Tensor<3>, heads: usize, layer: LayerAttention, form: Form) -> Tensor<3> {
     let float: FloatDType = qkv.dtype().into();
     let kernel = layer.kernel.unwrap_or_default();
     let sums = |qkv| Operation::TokenSums.operand(qkv, float);
-    match (layer.kind, fused) {
+    let operation = match layer.kind {
+        AttentionKind::Softmax => Fusible::SoftmaxAttention,
+        // Linear attention with heads of one feature is Hydra attention.
+        AttentionKind::Linear if qkv.dims()[2] == 3 * heads => Fusible::HydraAttention,
+        AttentionKind::Linear => Fusible::LinearAttention,
+        AttentionKind::Hydra => Fusible::HydraAttention,
+    };
+    match (layer.kind, form.fuses(operation)) {
         (AttentionKind::Softmax, true) => ops::softmax_attention(qkv, heads),
         (AttentionKind::Softmax, false) => ops::softmax_attention_plain(qkv, heads),
         (AttentionKind::Linear, true) => ops::linear_attention(sums(qkv), heads, kernel).cast(float),
@@ -94,6 +101,13 @@ pub(crate) fn thirds(qkv: Tensor<3>) -> [Tensor<3>; 3] {
     let [_, _, tripled] = qkv.dims();
     let width = tripled / 3;
     [0, 1, 2].map(|part| qkv.clone().narrow(2, part * width, width))
+}
+
+/// The shape of mixed tokens, from that of packed queries, keys and values.
+#[cfg(feature = "gpu")]
+pub(crate) fn mixed(qkv: &burn::tensor::Shape) -> burn::tensor::Shape {
+    let [batch, tokens, tripled] = qkv.dims();
+    burn::tensor::Shape::new([batch, tokens, tripled / 3])
 }
 
 /// `[batch, tokens, width]` as `[batch, heads, tokens, width / heads]`.

@@ -63,9 +63,10 @@ pub fn sum_of_squares(x: Tensor<1>) -> Tensor<1> {
 }
 
 /// A backend with the passes of an optimizer in one piece each.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait AdamWOps: Backend {
     /// See [`adamw_step`].
+    #[fusion(meta = |values, _, first, second, _| (values.clone(), first.clone(), second.clone()))]
     fn adamw_step(
         values: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
@@ -75,6 +76,7 @@ pub trait AdamWOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// See [`sum_of_squares`].
+    #[fusion(dtype = x, shape = [1].into())]
     fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 

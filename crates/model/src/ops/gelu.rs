@@ -21,12 +21,14 @@ pub fn gelu_plain<const D: usize>(x: Tensor<D>, bias: Tensor<1>) -> Tensor<D> {
 }
 
 /// A backend with bias and GELU in one piece.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait GeluOps: Backend {
     /// See [`gelu`](fn@gelu).
+    #[fusion(dtype = x, shape = x)]
     fn bias_gelu(x: FloatTensor<Self>, bias: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Gradients of `x` and `bias` from that of the result.
+    #[fusion(meta = |x, bias, _| (x.clone(), bias.clone()))]
     fn bias_gelu_backward(
         x: FloatTensor<Self>,
         bias: FloatTensor<Self>,

@@ -24,12 +24,14 @@ pub fn hydra_attention_plain(qkv: Tensor<3>, kernel: Kernel) -> Tensor<3> {
 }
 
 /// A backend with Hydra attention in one piece.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait HydraOps: Backend {
     /// See [`hydra_attention`].
+    #[fusion(dtype = qkv, shape = attention::mixed(qkv))]
     fn hydra(qkv: FloatTensor<Self>, kernel: Kernel) -> FloatTensor<Self>;
 
     /// The gradient of `qkv` from that of the result.
+    #[fusion(dtype = qkv, shape = qkv)]
     fn hydra_backward(qkv: FloatTensor<Self>, gradient: FloatTensor<Self>, kernel: Kernel) -> FloatTensor<Self>;
 }
 

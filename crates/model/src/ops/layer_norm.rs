@@ -35,9 +35,10 @@ pub fn layer_norm_plain<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, beta: Te
 }
 
 /// A backend with layer norm in one piece.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait LayerNormOps: Backend {
     /// See [`layer_norm`](fn@layer_norm).
+    #[fusion(dtype = x, shape = x)]
     fn normalise(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -47,6 +48,7 @@ pub trait LayerNormOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// Gradients of `x`, `gamma` and `beta` from that of the result.
+    #[fusion(meta = |x, gamma, _, _| (x.clone(), gamma.clone(), gamma.clone()))]
     fn normalise_backward(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -55,6 +57,7 @@ pub trait LayerNormOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// [`Self::normalise_backward`] with `past` added to the gradient of `x`.
+    #[fusion(meta = |x, gamma, _, _, _| (x.clone(), gamma.clone(), gamma.clone()))]
     fn normalise_backward_add(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,

@@ -44,12 +44,14 @@ pub fn loss_sum_plain(logits: Tensor<2>, targets: Tensor<2>, loss: Loss) -> Tens
 }
 
 /// A backend with losses in one piece.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait LossOps: Backend {
     /// See [`loss_sum`].
+    #[fusion(dtype = logits, shape = [1].into())]
     fn loss_sum(logits: FloatTensor<Self>, targets: FloatTensor<Self>, loss: Loss) -> FloatTensor<Self>;
 
     /// The gradient of `logits` from that of the sum.
+    #[fusion(dtype = logits, shape = logits)]
     fn loss_sum_backward(
         logits: FloatTensor<Self>,
         targets: FloatTensor<Self>,

@@ -52,12 +52,14 @@ pub fn residual_plain(x: Tensor<3>, branch: Tensor<3>, bias: Tensor<1>, scales: 
 }
 
 /// A backend with the end of a residual branch in one piece.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait ResidualOps: Backend {
     /// `x + branch + bias`.
+    #[fusion(dtype = x, shape = x)]
     fn residual(x: FloatTensor<Self>, branch: FloatTensor<Self>, bias: FloatTensor<Self>, skip: Skip) -> FloatTensor<Self>;
 
     /// `x + (branch + bias) * features * samples`.
+    #[fusion(dtype = x, shape = x)]
     fn residual_scaled(
         x: FloatTensor<Self>,
         branch: FloatTensor<Self>,
@@ -68,9 +70,11 @@ pub trait ResidualOps: Backend {
     ) -> FloatTensor<Self>;
 
     /// The gradient of `bias` in [`Self::residual`] from that of the result.
+    #[fusion(dtype = gradient, shape = super::last_axis(gradient))]
     fn residual_backward(gradient: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Gradients of `branch`, `bias` and `features` in [`Self::residual_scaled`] from that of the result.
+    #[fusion(meta = |branch, bias, features, _, _| (branch.clone(), bias.clone(), features.clone()))]
     fn residual_scaled_backward(
         branch: FloatTensor<Self>,
         bias: FloatTensor<Self>,
@@ -80,6 +84,7 @@ pub trait ResidualOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// Gradients of `branch` and `bias` in [`Self::residual_scaled`], where `features` need none.
+    #[fusion(meta = |features, _, gradient| (gradient.clone(), features.clone()))]
     fn residual_samples_backward(
         features: FloatTensor<Self>,
         samples: FloatTensor<Self>,

@@ -5,6 +5,8 @@ use crate::attention::{self, softmax};
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+#[cfg(feature = "gpu")]
+use burn::backend::fusion::custom::TensorSpec;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, Dispatch, backend_extension};
 use burn::tensor::{DType, Tensor};
@@ -13,15 +15,26 @@ use burn::tensor::{DType, Tensor};
 ///
 /// Shapes: `qkv` `[batch, tokens, 3 * width]` with queries, keys and values side by side and heads side by side within each, result
 /// `[batch, tokens, width]`, of one float type; `heads` divides the width. The backward pass keeps `qkv`, the result, and two numbers a
-/// head and token; no matrix of scores exists.
+/// head and token; no matrix of scores exists. On GPUs that holds for heads of a multiple of 4 features, up to 128; others are plain.
 pub fn softmax_attention(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
     match qkv.dtype() {
-        DType::F32 | DType::BF16 | DType::F16 => {
+        DType::F32 | DType::BF16 | DType::F16 if fits(&qkv, heads) => {
             let (mixed, _) = <Dispatch as SoftmaxAttentionOps>::softmax_attention(qkv.into_dispatch(), heads);
             Tensor::from_dispatch(mixed)
         }
         _ => softmax_attention_plain(qkv, heads),
     }
+}
+
+/// Whether the device of `qkv` computes heads of this width in tiles.
+fn fits(qkv: &Tensor<3>, heads: usize) -> bool {
+    #[cfg(feature = "gpu")]
+    if super::Form::of(qkv, super::Ops::Fused) == super::Form::Gpu {
+        let [_, _, tripled] = qkv.dims();
+        return super::gpu::softmax_attention_fits(tripled / 3 / heads);
+    }
+    let _ = (qkv, heads);
+    true
 }
 
 /// [`softmax_attention`](fn@softmax_attention) composed of Burn's operations, with a matrix of scores for each head.
@@ -31,13 +44,15 @@ pub fn softmax_attention_plain(qkv: Tensor<3>, heads: usize) -> Tensor<3> {
 }
 
 /// A backend with softmax attention in one piece.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait SoftmaxAttentionOps: Backend {
     /// See [`softmax_attention`](fn@softmax_attention). The second result, `[batch, heads, tokens, 2]` in f32, is the greatest score of a
     /// row and the reciprocal of its sum of exponentials relative to that; it has no gradient.
+    #[fusion(meta = results)]
     fn softmax_attention(qkv: FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// The gradient of `qkv` from both results and the gradient of the first.
+    #[fusion(dtype = qkv, shape = qkv)]
     fn softmax_attention_backward(
         qkv: FloatTensor<Self>,
         mixed: FloatTensor<Self>,
@@ -45,6 +60,15 @@ pub trait SoftmaxAttentionOps: Backend {
         gradient: FloatTensor<Self>,
         heads: usize,
     ) -> FloatTensor<Self>;
+}
+
+/// The shapes and types of the results.
+#[cfg(feature = "gpu")]
+fn results(qkv: &TensorSpec, heads: &usize) -> (TensorSpec, TensorSpec) {
+    let mixed = attention::mixed(&qkv.shape);
+    let [batch, tokens, _] = mixed.dims();
+    let statistics = TensorSpec::new([batch, *heads, tokens, 2].into(), DType::F32);
+    (TensorSpec::new(mixed, qkv.dtype), statistics)
 }
 
 impl<B: SoftmaxAttentionOps, C: CheckpointStrategy> SoftmaxAttentionOps for Autodiff<B, C> {

@@ -9,11 +9,17 @@ pub type Flat<'a> = &'a (dyn Fn(&[Tensor<1>]) -> Tensor<1> + Sync);
 
 /// The value, and the gradients of all inputs of a sum of the value weighted by `weights` (repeated).
 pub fn run(op: Flat<'_>, inputs: &[Vec<f32>]) -> Vec<Vec<f32>> {
-    let device = Device::flex().autodiff();
+    run_on(&Device::flex(), op, inputs)
+}
+
+/// [`run`] on another device.
+pub fn run_on(device: &Device, op: Flat<'_>, inputs: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    let device = device.clone().autodiff();
     let inputs: Vec<Tensor<1>> = inputs.iter().map(|input| Tensor::from_data(&input[..], &device).require_grad()).collect();
     let value = op(&inputs);
     let [count] = value.dims();
-    let gradients = (value.clone() * Tensor::from_data(&weights(count)[..], &device)).sum().backward();
+    // The gradient of a tensor is that of its sum.
+    let gradients = (value.clone() * Tensor::from_data(&weights(count)[..], &device)).backward();
     let mut out = vec![values(value.inner())];
     out.extend(inputs.iter().map(|input| values(input.grad(&gradients).expect("every input has a gradient"))));
     out

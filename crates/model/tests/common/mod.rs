@@ -1,7 +1,9 @@
 //! Shared by the tests: numbers to work on, and comparisons that say where they fail.
 #![allow(dead_code, missing_docs)]
 
+pub mod branch;
 pub mod fused;
+pub mod network;
 pub mod reference;
 
 use burn::tensor::{Device, Tensor, TensorData};

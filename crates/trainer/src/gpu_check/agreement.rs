@@ -98,7 +98,7 @@ pub fn outcome(task: &Agree, open: &OpenDevice) -> Result<Outcome> {
 fn sets(task: &Agree) -> Vec<String> {
     let mut sets = task.sets.clone();
     sets.push(format!("model.attention.kind={}", attention(task.attention)));
-    sets.push(format!("run.ops={}", if task.ops == Ops::Fused { "fused" } else { "plain" }));
+    sets.push(super::sizes::ops(task.ops).into());
     sets.push(format!("train.precision={}", task.precision.name()));
     sets
 }

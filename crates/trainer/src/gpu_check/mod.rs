@@ -90,6 +90,8 @@ pub struct Measured {
     pub manyheads: Answer<Speed>,
     /// Share of the device's peak.
     pub mfu: Option<f64>,
+    /// This program with plain operations, where the device has others.
+    pub plain: Option<Answer<Speed>>,
     /// PyTorch as it is; none where it was not measured.
     pub eager: Option<Answer<Speed>>,
     /// PyTorch with `torch.compile`.
@@ -194,11 +196,21 @@ fn measure(options: &Options, device: &Device, worker: &mut Helper, clock: &Cloc
             Answer::Ok(speed) => speed.flops_per_second.map(|flops| flops / peak.flops_per_second),
             Answer::Error(_) => None,
         };
-        let measured = Measured { task, out_of_memory_at, manyheads, mfu, eager: None, compiled: None };
+        let measured = Measured { task, out_of_memory_at, manyheads, mfu, plain: None, eager: None, compiled: None };
         listener.progress(&report::measured("manyheads", &measured.task, &measured.manyheads));
         measured
     };
-    sizes::measurements(options.tiny, precision).into_iter().map(measured).collect()
+    let mut all: Vec<Measured> = sizes::measurements(options.tiny, precision).into_iter().map(measured).collect();
+    for measured in all.iter_mut().filter(|_| device.fused) {
+        let task = Measure { ops: Ops::Plain, ..measured.task.clone() };
+        let answer: Answer<Speed> = match clock.for_one(UNTIL_MEASURED) {
+            Some(left) => worker.ask(&Task::Measure(task), left),
+            None => no_time(),
+        };
+        listener.progress(&report::measured("plain", &measured.task, &answer));
+        measured.plain = Some(answer);
+    }
+    all
 }
 
 /// The device's peak in a precision.

@@ -89,12 +89,21 @@ pub fn speed(device: &Device, speed: &[Measured], peer: Option<&Answer<Value>>) 
         );
     }
     let beside = matches!(peer, Some(Answer::Ok(_)));
+    let fused = speed.iter().any(|one| one.plain.is_some());
     out += "| network | attention | | batch | images/s | MFU | memory |";
+    out += if fused { " plain | memory | fused / plain |" } else { "" };
     out += if beside { " PyTorch | memory | compiled | memory | manyheads / PyTorch | / compiled |\n" } else { "\n" };
     out += "|---|---|---|---|---|---|---|";
+    out += if fused { "---|---|---|" } else { "" };
     out += if beside { "---|---|---|---|---|---|\n" } else { "\n" };
     for one in speed {
-        let Measured { task, manyheads, mfu, eager, compiled, out_of_memory_at } = one;
+        let Measured { task, manyheads, mfu, plain, eager, compiled, out_of_memory_at } = one;
+        let ratio = |other: &Option<Answer<Speed>>| match (manyheads, other) {
+            (Answer::Ok(ours), Some(Answer::Ok(theirs))) => {
+                format!("**{:.2}**", ours.images_per_second / theirs.images_per_second)
+            }
+            _ => "–".into(),
+        };
         let batch: Vec<String> = out_of_memory_at.iter().map(|batch| format!("~~{batch}~~ ")).collect();
         out += &format!(
             "| {} | {} | {} | {}{} | {} | {} | {} |",
@@ -107,13 +116,10 @@ pub fn speed(device: &Device, speed: &[Measured], peer: Option<&Answer<Value>>) 
             mfu.map_or("–".into(), |mfu| format!("{:.1} %", 100.0 * mfu)),
             memory(Some(manyheads)),
         );
+        if fused {
+            out += &format!(" {} | {} | {} |", images(plain.as_ref()), memory(plain.as_ref()), ratio(plain));
+        }
         if beside {
-            let ratio = |other: &Option<Answer<Speed>>| match (manyheads, other) {
-                (Answer::Ok(ours), Some(Answer::Ok(theirs))) => {
-                    format!("**{:.2}**", ours.images_per_second / theirs.images_per_second)
-                }
-                _ => "–".into(),
-            };
             let [theirs, fast] = [eager, compiled].map(Option::as_ref);
             let (eager_ratio, compiled_ratio) = (ratio(eager), ratio(compiled));
             out += &format!(
@@ -246,6 +252,7 @@ mod tests {
                 out_of_memory_at: vec![],
                 manyheads: fast(30.0),
                 mfu: Some(0.25),
+                plain: None,
                 eager: Some(fast(20.0)),
                 compiled: None,
             })
@@ -268,6 +275,12 @@ mod tests {
         let cells = |line: &&str| line.matches('|').count();
         assert!(lines.iter().all(|line| cells(line) == cells(&lines[0])), "{text}");
         assert!(text.contains("PyTorch 2.9 with timm 1.0 on NVIDIA A100"));
+
+        rows[0].plain = Some(fast(15.0));
+        let both = speed(&device(), &rows, Some(&peer));
+        let lines: Vec<&str> = both.lines().filter(|line| line.starts_with('|')).collect();
+        assert!(lines[2].contains("| 25.0 % | 2.50 GB | 15.0 | 2.50 GB | **2.00** | 20.0 |"), "{}", lines[2]);
+        assert!(lines.iter().all(|line| cells(line) == cells(&lines[0])), "{both}");
 
         let alone = speed(&device(), &rows, Some(&Answer::Error("no module named torch".into())));
         assert!(alone.contains("PyTorch was not measured: no module named torch") && !alone.contains("compiled"), "{alone}");

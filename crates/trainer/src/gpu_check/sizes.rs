@@ -57,6 +57,14 @@ fn owned(sets: &[&str]) -> Vec<String> {
     sets.iter().map(|set| (*set).to_owned()).collect()
 }
 
+/// The form of a network's operations as a key of its configuration.
+pub fn ops(ops: Ops) -> &'static str {
+    match ops {
+        Ops::Fused => "run.ops=fused",
+        Ops::Plain => "run.ops=plain",
+    }
+}
+
 /// The comparisons on a device that computes in `precisions` and in the forms `ops`.
 pub fn comparisons(tiny: bool, precisions: &[Precision], ops: &[Ops]) -> Vec<Agree> {
     let networks: &[(&str, usize, &[&str])] = if tiny { &[(TINY_NAME, TINY_BATCH, &TINY)] } else { &COMPARED };
@@ -92,6 +100,7 @@ pub fn measurements(tiny: bool, precision: Precision) -> Vec<Measure> {
                     precision,
                     batch: *batch,
                     seconds: 1.5,
+                    ops: Ops::Fused,
                     compile: false,
                 });
             }

@@ -54,6 +54,9 @@ pub struct Measure {
     pub batch: usize,
     /// Seconds that the measured steps may take.
     pub seconds: f64,
+    /// This program only: the form of its operations.
+    #[serde(default)]
+    pub ops: Ops,
     /// PyTorch only: whether the model goes through `torch.compile`.
     #[serde(default)]
     pub compile: bool,

@@ -111,6 +111,7 @@ fn speed(measure: &Measure, device: DeviceName, open: &OpenDevice) -> Result<Spe
     let mut sets = measure.sets.clone();
     sets.push(format!("model.attention.kind={}", attention(measure.attention)));
     sets.push(format!("train.batch_size={}", measure.batch));
+    sets.push(super::sizes::ops(measure.ops).into());
     let section = if measure.step == Step::Train { "train" } else { "eval" };
     sets.push(format!("{section}.precision={}", measure.precision.name()));
     let loaded = bench::configuration(None, "tiny", &sets)?;

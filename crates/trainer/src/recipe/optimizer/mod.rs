@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
-use manyheads_model::ops::{AdamW, adamw_step, adamw_step_plain, has_fused};
+use manyheads_model::ops::{AdamW, Form, Fusible, adamw_step, adamw_step_plain};
 use manyheads_model::weights::timm::{HeldTensor, Layout, NamedTensor};
 use manyheads_model::{Ops, VisionTransformer};
 
@@ -48,7 +48,7 @@ impl Optimizer {
     pub fn new(slots: Slots, config: &OptimizerConfig, ops: Ops, device: &Device) -> Self {
         let zeros = |_| slots.trained.iter().map(|slot| Tensor::zeros([slot.shape.iter().product::<usize>()], device)).collect();
         let state = parts(config).iter().map(zeros).collect();
-        let fused = ops == Ops::Fused && has_fused(&Tensor::<1>::zeros([1], device));
+        let fused = Form::of(&Tensor::<1>::zeros([1], device), ops).fuses(Fusible::AdamW);
         Self { config: config.clone(), state, slots, fused }
     }
 

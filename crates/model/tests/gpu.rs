@@ -1,0 +1,255 @@
+//! The fused operations on a GPU against their plain forms on the CPU: on the first CUDA device where there is one and the tests are built for
+//! it, otherwise on wgpu's. A machine without any adapter fails here: `mesa-vulkan-drivers` brings a software one.
+#![cfg(feature = "wgpu")]
+
+mod common;
+
+use burn::tensor::{Device, DeviceKind, FloatDType, Tensor, TensorData};
+use common::branch::Branch;
+use common::fused::{Flat, close, dense, input, run, run_on, shaped, values};
+use common::network;
+use cubecl::config::autotune::{AutotuneConfig, AutotuneLevel};
+use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+use manyheads_model::ops::{self, AdamW, Loss};
+use manyheads_model::{Kernel, Ops};
+
+/// The fused form on the GPU has the values and gradients of the plain form on the CPU.
+#[track_caller]
+fn agree(fused: Flat<'_>, plain: Flat<'_>, inputs: &[Vec<f32>], what: &str) {
+    let got = run_on(&gpu(), fused, inputs);
+    for (part, (got, expected)) in got.iter().zip(&run(plain, inputs)).enumerate() {
+        let part = if part == 0 { "the value".into() } else { format!("the gradient of input {part}") };
+        close(got, expected, 1e-5, &format!("{what}: {part}"));
+    }
+    assert!(run_on(&gpu(), fused, inputs) == got, "{what}: not the same bits again");
+}
+
+fn gpu() -> Device {
+    // Seeking the fastest kernels takes minutes on a software adapter and changes no result beyond rounding.
+    let autotune = AutotuneConfig { level: AutotuneLevel::Minimal, ..AutotuneConfig::default() };
+    CubeClRuntimeConfig::try_set(CubeClRuntimeConfig { autotune, ..CubeClRuntimeConfig::default() });
+    #[cfg(feature = "cuda")]
+    if let Some(device) = cuda() {
+        return device;
+    }
+    Device::wgpu(DeviceKind::DefaultDevice)
+}
+
+#[cfg(feature = "cuda")]
+fn cuda() -> Option<Device> {
+    // Without NVIDIA's driver the enumeration panics in the loader of libcuda.
+    let devices = std::panic::catch_unwind(|| Device::enumerate(burn::tensor::DeviceType::Cuda).into_vec());
+    devices.unwrap_or_default().into_iter().next()
+}
+
+/// Batches, tokens and widths: single ones, odd ones, and more than a piece of a sum and a pass of a workgroup take.
+const SHAPES: [[usize; 3]; 5] = [[1, 1, 1], [3, 2, 7], [2, 50, 65], [1, 197, 192], [2, 33, 1100]];
+
+#[test]
+fn hydra_attention_is_its_plain_form() {
+    for kernel in Kernel::ALL {
+        let shapes = if kernel == Kernel::Cosine { &SHAPES[..] } else { &SHAPES[1..3] };
+        for [batch, tokens, width] in shapes.iter().copied() {
+            for scale in [1.0, 1e4] {
+                // With large features the softmax of the features is a choice of one, and a rounding error of e^x a relative one of x.
+                if scale > 1.0 && kernel == Kernel::Softmax {
+                    continue;
+                }
+                let shape = [batch, tokens, 3 * width];
+                let form =
+                    |f: fn(Tensor<3>, Kernel) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), kernel).reshape([-1]);
+                let inputs = [input(1, batch * tokens, 3 * width, scale)];
+                let what = format!("{kernel:?}, {shape:?} of {scale}");
+                agree(&form(ops::hydra_attention), &form(ops::hydra_attention_plain), &inputs, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn layer_norm_is_its_plain_form() {
+    // A single feature has no deviation: its norm is the shift, and its gradient a difference of equal numbers.
+    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
+        for scale in [1.0, 1e4] {
+            let shape = [batch, tokens, width];
+            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0), input(3, 1, width, 1.0)];
+            let form = |f: fn(Tensor<3>, Tensor<1>, Tensor<1>, f64) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone(), x[2].clone(), 1e-6).reshape([-1])
+            };
+            agree(&form(ops::layer_norm), &form(ops::layer_norm_plain), &inputs, &format!("{shape:?} of {scale}"));
+        }
+    }
+}
+
+#[test]
+fn gelu_is_its_plain_form() {
+    for [batch, tokens, width] in SHAPES {
+        for scale in [1.0, 1e4] {
+            let shape = [batch, tokens, width];
+            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0)];
+            let form = |f: fn(Tensor<3>, Tensor<1>) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone()).reshape([-1])
+            };
+            agree(&form(ops::gelu), &form(ops::gelu_plain), &inputs, &format!("{shape:?} of {scale}"));
+        }
+    }
+}
+
+#[test]
+fn a_residual_branch_is_its_plain_form() {
+    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
+        for (with_features, with_samples) in [(false, false), (true, true), (false, true)] {
+            let shape = [batch, tokens, width];
+            let branch = Branch::new(shape, with_features, with_samples);
+            let (fused, plain) = (|x: &[Tensor<1>]| branch.fused(x), |x: &[Tensor<1>]| branch.plain(x));
+            agree(&fused, &plain, &branch.inputs(), &format!("{shape:?}, features {with_features}, samples {with_samples}"));
+        }
+    }
+}
+
+/// Heads of one feature and of 130 are no business of tiles; others are, with rows and columns left over or none.
+#[test]
+fn softmax_attention_is_its_plain_form() {
+    for [batch, tokens, heads, head_width] in
+        [[1, 1, 1, 4], [2, 33, 3, 12], [1, 70, 2, 64], [1, 40, 1, 128], [1, 17, 2, 80], [2, 5, 4, 1], [1, 6, 1, 130]]
+    {
+        let scales = if head_width == 12 { &[1.0, 1e4][..] } else { &[1.0] };
+        for scale in scales.iter().copied() {
+            let shape = [batch, tokens, 3 * heads * head_width];
+            let form = |f: fn(Tensor<3>, usize) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), heads).reshape([-1]);
+            let inputs = [input(1, batch * tokens, shape[2], scale)];
+            let what = format!("{shape:?} of {heads} heads, of {scale}");
+            agree(&form(ops::softmax_attention), &form(ops::softmax_attention_plain), &inputs, &what);
+        }
+    }
+}
+
+#[test]
+fn losses_are_their_plain_form() {
+    for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
+        for (batch, classes) in [(1, 2), (37, 10), (3, 1000)] {
+            for scale in [1.0, 1e4] {
+                let targets: Vec<f32> = input(7, batch, classes, 1.0).iter().map(|v| v.abs() / classes as f32).collect();
+                let form = |f: fn(Tensor<2>, Tensor<2>, Loss) -> Tensor<1>| {
+                    let targets = &targets;
+                    move |x: &[Tensor<1>]| {
+                        let targets = Tensor::<1>::from_data(&targets[..], &x[0].device()).reshape([batch, classes]);
+                        f(shaped(&x[0], [batch, classes]), targets, loss)
+                    }
+                };
+                // Without zeros: at 0 the plain binary cross-entropy has a corner in each of two parts, and the slope of neither.
+                let inputs = [dense(1, batch, classes, scale)];
+                let what = format!("{loss:?}, {batch} x {classes} of {scale}");
+                agree(&form(ops::loss_sum), &form(ops::loss_sum_plain), &inputs, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_step_of_adamw_is_its_plain_form() {
+    for count in [1, 7, 1000, 70_001] {
+        let state: Vec<Vec<f32>> = (0..4).map(|part| dense(part, 1, count, 1.0)).collect();
+        let numbers = AdamW {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            learning_rate: 1e-2,
+            weight_decay: 0.05,
+            correction1: 1.0 - 0.9f64.powi(3),
+            correction2: (1.0 - 0.999f64.powi(3)).sqrt(),
+        };
+        let step = |device: Device, f: fn(AdamW, Tensor<1>, Tensor<1>, Tensor<1>, Tensor<1>) -> [Tensor<1>; 3]| {
+            let parts = [0, 1, 2, 3].map(|part| Tensor::<1>::from_data(&state[part][..], &device));
+            let [values_, gradient, first, second] = parts.clone();
+            let stepped = f(numbers, values_, gradient, first, second.abs()).map(values);
+            // What others still refer to is not written to.
+            for (part, tensor) in parts.into_iter().enumerate() {
+                assert_eq!(values(tensor), state[part]);
+            }
+            stepped
+        };
+        let plain = step(Device::flex(), ops::adamw_step_plain);
+        for (fused, plain) in step(gpu(), ops::adamw_step).iter().zip(&plain) {
+            close(fused, plain, 1e-5, &format!("{count} values"));
+        }
+        let expected: f64 = state[0].iter().map(|v| f64::from(*v).powi(2)).sum();
+        let got = f64::from(values(ops::sum_of_squares(Tensor::from_data(&state[0][..], &gpu())))[0]);
+        assert!((got / expected - 1.0).abs() < 1e-6, "{count}: {got} is not {expected}");
+    }
+}
+
+#[test]
+fn strided_operands_are_read_in_order() {
+    let (tokens, width) = (9, 36);
+    let x = Tensor::<3>::from_data(TensorData::new(input(6, tokens, width, 1.0), [1, tokens, width]), &gpu());
+    let transposed = x.clone().swap_dims(1, 2).reshape([1, width, tokens]).swap_dims(1, 2);
+    for op in [|x| ops::softmax_attention(x, 3), |x| ops::hydra_attention(x, Kernel::Cosine)] {
+        assert_eq!(values(op(x.clone())), values(op(transposed.clone())));
+    }
+}
+
+#[test]
+fn no_images_give_none() {
+    let empty = Tensor::<3>::from_data(TensorData::new(Vec::<f32>::new(), [0, 4, 12]), &gpu());
+    assert_eq!(ops::softmax_attention(empty.clone(), 1).dims(), [0, 4, 4]);
+    assert_eq!(ops::hydra_attention(empty, Kernel::Cosine).dims(), [0, 4, 4]);
+}
+
+#[test]
+fn a_network_computes_what_the_cpu_does_plainly() {
+    let plain = network::run(&Device::flex(), Ops::Plain, FloatDType::F32);
+    for (part, (fused, plain)) in network::run(&gpu(), Ops::Fused, FloatDType::F32).iter().zip(&plain).enumerate() {
+        close(fused, plain, 2e-5, &format!("part {part}"));
+    }
+}
+
+/// Every kernel is compiled for CUDA, with the sizes of DeiT-Ti and in vectors of one value, whatever runs it: `scripts/ci/cuda_kernels.sh`
+/// puts a library without a device in the driver's place and looks at what it was given.
+#[cfg(feature = "cuda")]
+#[test]
+#[ignore = "computes nothing without a device"]
+fn every_kernel_is_compiled_for_cuda() {
+    let device = cuda().expect("a CUDA device, or what stands in for one");
+    for [batch, tokens, heads, head_width] in [[2, 197, 3, 64], [1, 33, 1, 7]] {
+        let width = heads * head_width;
+        let rows = [batch, tokens, width];
+        let launch = |op: Flat<'_>, inputs: &[Vec<f32>]| {
+            run_on(&device, op, inputs);
+        };
+        let tokens_of = |width: usize| input(1, batch * tokens, width, 1.0);
+        let packed = [tokens_of(3 * width)];
+        for kernel in Kernel::ALL {
+            launch(&|x| ops::hydra_attention(shaped(&x[0], [batch, tokens, 3 * width]), kernel).reshape([-1]), &packed);
+        }
+        // Heads of other widths are no kernel of ours.
+        let floats = if head_width % 4 == 0 { &[FloatDType::F32, FloatDType::BF16, FloatDType::F16][..] } else { &[] };
+        for float in floats.iter().copied() {
+            let shape = [batch, tokens, 3 * width];
+            let op = |x: &[Tensor<1>]| ops::softmax_attention(shaped(&x[0], shape).cast(float), heads).cast(FloatDType::F32);
+            launch(&|x| op(x).reshape([-1]), &packed);
+        }
+        launch(&|x| ops::gelu(shaped::<3>(&x[0], rows), x[1].clone()).reshape([-1]), &[tokens_of(width), vec![0.0; width]]);
+        for (with_features, with_samples) in [(false, false), (true, true), (false, true)] {
+            let branch = Branch::new(rows, with_features, with_samples);
+            launch(&|x| branch.fused(x), &branch.inputs());
+        }
+        for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
+            launch(
+                &|x| ops::loss_sum(shaped(&x[0], [tokens, width]), shaped(&x[0], [tokens, width]).detach(), loss),
+                &[dense(1, tokens, width, 1.0)],
+            );
+        }
+        let numbers = AdamW {
+            betas: [0.9, 0.999],
+            epsilon: 1e-8,
+            learning_rate: 1e-3,
+            weight_decay: 0.05,
+            correction1: 0.1,
+            correction2: 0.1,
+        };
+        let state = || Tensor::<1>::zeros([width], &device);
+        let [stepped, ..] = ops::adamw_step(numbers, state(), state(), state(), state());
+        values(stepped);
+        values(ops::sum_of_squares(state()));
+    }
+}
