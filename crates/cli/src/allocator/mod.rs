@@ -1,4 +1,4 @@
-//! The program's allocator: mimalloc for what is small, [`Blocks`] for tensors, batches and files.
+//! The program's allocator: mimalloc for what is small, blocks of our own for tensors, batches and files.
 #![expect(unsafe_code, reason = "an allocator is unsafe by its contract, and mimalloc's options are set through its C interface")]
 
 #[cfg(unix)]
