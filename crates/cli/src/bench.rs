@@ -1,7 +1,6 @@
 //! `manyheads bench`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Subcommand;
 use manyheads_trainer::data_tools::{self, BenchReport, Half, PixelFormat};
@@ -11,6 +10,7 @@ use crate::bench_attention;
 use crate::bench_gpu;
 use crate::bench_model::{self, Step};
 use crate::data::More;
+use crate::leave::{Code, SUCCESS};
 
 /// Measure how fast things are on this machine.
 #[derive(clap::Args)]
@@ -64,7 +64,7 @@ struct Data {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     match args.command {
         Command::Train(args) => bench_model::run(args, Step::Train),
         Command::Infer(args) => bench_model::run(args, Step::Infer),
@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             } else {
                 crate::print(text(&report).trim_end())?;
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(SUCCESS)
         }
     }
 }

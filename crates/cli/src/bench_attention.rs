@@ -1,12 +1,11 @@
 //! `manyheads bench attention`.
 
-use std::process::ExitCode;
-
 use clap::ValueEnum;
 use manyheads_trainer::bench_attention::{self, AttentionKind, Kernel, Options, Pass, Report};
 use manyheads_trainer::{DeviceName, Error, Result};
 
 use crate::bench_model::{Attention, Ops};
+use crate::leave::{Code, SUCCESS};
 
 /// What the measurement takes.
 #[derive(clap::Args)]
@@ -65,7 +64,7 @@ fn kernel(name: &str) -> std::result::Result<Kernel, String> {
     })
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     let report = bench_attention::attention(&Options {
         device: args.device,
         kind: match args.kind {
@@ -92,7 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     } else {
         crate::print(text(&report).trim_end())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 fn text(report: &Report) -> String {

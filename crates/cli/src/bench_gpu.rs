@@ -1,8 +1,8 @@
 //! `manyheads bench gpu`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use crate::leave::{Code, FAILURE, SUCCESS};
 use manyheads_trainer::gpu_check::{self, Listener, Options};
 use manyheads_trainer::{DeviceName, Error, Result};
 
@@ -32,11 +32,11 @@ pub struct Args {
     worker: bool,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     let device = DeviceName::parse(&args.device).map_err(Error::Usage)?;
     if args.worker {
         gpu_check::answer(device)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(SUCCESS);
     }
     if !args.seconds.is_finite() || args.seconds <= 0.0 {
         return Err(Error::Usage(format!("--seconds {}: it is a number of seconds above 0", args.seconds)));
@@ -65,9 +65,9 @@ pub fn run(args: Args) -> Result<ExitCode> {
     }
     if !report.agreed {
         crate::say("error: the device does not compute what the CPU computes; the table of agreement says where");
-        return Ok(ExitCode::FAILURE);
+        return Ok(FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 /// Tables on stdout as they are complete, what happens on stderr.

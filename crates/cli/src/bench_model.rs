@@ -1,8 +1,8 @@
 //! `manyheads bench train` and `manyheads bench infer`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use crate::leave::{Code, SUCCESS};
 use clap::ValueEnum;
 use manyheads_trainer::bench::peak::Source;
 use manyheads_trainer::bench::profile::StepProfile;
@@ -71,7 +71,7 @@ pub enum Step {
     Infer,
 }
 
-pub fn run(args: Args, step: Step) -> Result<ExitCode> {
+pub fn run(args: Args, step: Step) -> Result<Code> {
     let mut sets = args.sets;
     if let Some(attention) = args.attention {
         let kind = match attention {
@@ -104,7 +104,7 @@ pub fn run(args: Args, step: Step) -> Result<ExitCode> {
     } else {
         crate::print(text(&report, step).trim_end())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 fn text(report: &Report, step: Step) -> String {

@@ -1,8 +1,8 @@
 //! `manyheads data`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use crate::leave::{Code, FAILURE, SUCCESS};
 use clap::Subcommand;
 use manyheads_trainer::data_tools::{self, Images, PackOptions, Sheet, VerifyOptions};
 use manyheads_trainer::{Error, Result};
@@ -131,7 +131,7 @@ struct Preview {
     epoch: u64,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     match args.command {
         Command::Verify(args) => verify(&args),
         Command::Pack(args) => {
@@ -152,19 +152,19 @@ pub fn run(args: Args) -> Result<ExitCode> {
                     out.display()
                 ))?;
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(SUCCESS)
         }
         Command::Unpack(args) => {
             let count = data_tools::unpack(&args.file, &args.out)?;
             crate::print(format!("{count} images written below {}", args.out.display()))?;
-            Ok(ExitCode::SUCCESS)
+            Ok(SUCCESS)
         }
         Command::Preview(args) => {
             let loaded = data_tools::configuration(args.config.as_deref(), &args.sets)?;
             let images = args.path.as_deref().map(|path| args.more.images(path));
             let sheet = Sheet { out: &args.out, rows: args.rows, columns: args.columns, epoch: args.epoch };
             crate::print(data_tools::preview(&loaded, images.as_ref(), &sheet)?.display())?;
-            Ok(ExitCode::SUCCESS)
+            Ok(SUCCESS)
         }
     }
 }
@@ -176,10 +176,10 @@ fn object(value: &impl serde::Serialize) -> Result<String> {
 /// Names shown of a long list.
 const SHOWN: usize = 10;
 
-fn verify(args: &Verify) -> Result<ExitCode> {
+fn verify(args: &Verify) -> Result<Code> {
     let options = VerifyOptions { threads: args.threads, duplicates: !args.no_duplicates };
     let report = data_tools::verify(&args.dataset.more.images(&args.dataset.path), &options)?;
-    let code = if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let code = if report.is_sound() { SUCCESS } else { FAILURE };
     if args.json {
         crate::print(object(&report)?)?;
         return Ok(code);

@@ -1,11 +1,11 @@
 //! `manyheads eval`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use manyheads_trainer::eval::{self, Outputs, Report, Request, Subset, Target};
 use manyheads_trainer::{DeviceName, Error, Result};
 
+use crate::leave::{Code, SUCCESS};
 use crate::weights_options::WeightsOptions;
 
 /// Measure top-1, top-5 and loss: of a run, or of weights files.
@@ -69,7 +69,7 @@ fn subset(word: &str) -> std::result::Result<Subset, String> {
     }
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     let target = match (&args.target, args.weights.is_empty()) {
         (Some(target), false) if target.is_dir() => {
             return Err(Error::Usage(format!(
@@ -123,7 +123,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             ))?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 fn json(report: &Report) -> serde_json::Value {

@@ -1,8 +1,8 @@
 //! `manyheads info`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use crate::leave::{Code, SUCCESS};
 use manyheads_trainer::config::{self, Config};
 use manyheads_trainer::info::Info;
 use manyheads_trainer::{Error, Result};
@@ -24,7 +24,7 @@ pub struct Args {
     schema: bool,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     if args.schema {
         let schema = serde_json::to_string_pretty(&Config::json_schema()).expect("a schema is plain JSON");
         crate::print(schema)?;
@@ -37,5 +37,5 @@ pub fn run(args: Args) -> Result<ExitCode> {
             crate::print(info.to_text().trim_end())?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }

@@ -8,15 +8,15 @@ mod bench_model;
 mod data;
 mod eval;
 mod info;
+mod leave;
 mod predict;
 mod resume;
 mod train;
 mod weights;
 mod weights_options;
 
-use std::process::ExitCode;
-
 use clap::{Parser, Subcommand};
+use leave::{Code, FAILURE, INTERRUPTED, SUCCESS, leave};
 use manyheads_trainer::{DeviceName, Error, Outcome, Result, View};
 
 /// Train Vision Transformers with softmax, linear and Hydra attention: one binary, no Python.
@@ -39,7 +39,7 @@ enum Command {
     Bench(bench::Args),
 }
 
-fn main() -> ExitCode {
+fn main() {
     allocator::keep_memory();
     // clap itself leaves with code 2 where the command line is wrong.
     let command = Cli::parse().command;
@@ -54,11 +54,11 @@ fn main() -> ExitCode {
         Command::Weights(args) => weights::run(args),
         Command::Bench(args) => bench::run(args),
     });
-    match result {
+    leave(match result {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
             say(&format!("error: {error}"));
-            ExitCode::from(error.exit_code() as u8)
+            error.exit_code() as Code
         }
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
@@ -66,9 +66,9 @@ fn main() -> ExitCode {
             say(&format!(
                 "error: the program or its backend failed in the way told above{advice}. A run can be continued with `manyheads resume`"
             ));
-            ExitCode::FAILURE
+            FAILURE
         }
-    }
+    })
 }
 
 /// Writes to stderr, whether or not anybody reads it.
@@ -100,7 +100,7 @@ fn print(text: impl std::fmt::Display) -> Result<()> {
 }
 
 /// Tells how a run ended.
-fn tell(outcome: &Outcome, json: bool) -> Result<ExitCode> {
+fn tell(outcome: &Outcome, json: bool) -> Result<Code> {
     match outcome {
         Outcome::Finished(summary) => {
             let (last, best) = (&summary.last, &summary.best);
@@ -123,7 +123,7 @@ fn tell(outcome: &Outcome, json: bool) -> Result<ExitCode> {
                     last.top1, last.top5, last.loss, last.n, best.top1, best.step
                 ))?;
             }
-            Ok(ExitCode::SUCCESS)
+            Ok(SUCCESS)
         }
         Outcome::Interrupted { run, step } => {
             if json {
@@ -131,7 +131,7 @@ fn tell(outcome: &Outcome, json: bool) -> Result<ExitCode> {
             } else {
                 say(&format!("stopped after step {step}; the state is saved. Continue with: manyheads resume {}", run.display()));
             }
-            Ok(ExitCode::from(130))
+            Ok(INTERRUPTED)
         }
     }
 }

@@ -1,11 +1,11 @@
 //! `manyheads predict`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use manyheads_trainer::predict::{self, Request};
 use manyheads_trainer::{DeviceName, Result};
 
+use crate::leave::{Code, SUCCESS};
 use crate::weights_options::WeightsOptions;
 
 /// Say what is in images: the five best classes of each, with their probabilities.
@@ -36,7 +36,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     let request = Request {
         images: &args.images,
         weights: &args.weights,
@@ -73,5 +73,5 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if args.json {
         crate::print(serde_json::json!({ "images": images }))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }

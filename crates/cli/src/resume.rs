@@ -1,8 +1,8 @@
 //! `manyheads resume`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use crate::leave::Code;
 use manyheads_trainer::{Changes, DeviceName, Result, resume};
 
 /// Continue a run, bit for bit, from its newest sound checkpoint.
@@ -28,7 +28,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     let changes = Changes { sets: args.sets, allow: args.allow };
     crate::tell(&resume(&args.run, args.device, &changes, crate::view(args.dashboard))?, args.json)
 }

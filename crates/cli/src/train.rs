@@ -1,8 +1,8 @@
 //! `manyheads train`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use crate::leave::{Code, SUCCESS};
 use manyheads_trainer::{DeviceName, Error, Result, config, dry_run, train};
 
 /// Train from a configuration file.
@@ -35,7 +35,7 @@ pub struct Args {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     let mut sets = args.sets;
     if let Some(weights) = &args.weights {
         let weights =
@@ -52,7 +52,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         } else {
             crate::print(tried.to_text().trim_end())?;
         }
-        return Ok(ExitCode::SUCCESS);
+        return Ok(SUCCESS);
     }
     crate::tell(&train(&loaded, args.out.as_deref(), args.device, crate::view(args.dashboard))?, args.json)
 }

@@ -1,12 +1,12 @@
 //! `manyheads weights`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Subcommand;
 use manyheads_trainer::weights::{Convert, convert, inspect};
 use manyheads_trainer::{Error, Result, network::Layout};
 
+use crate::leave::{Code, SUCCESS};
 use crate::weights_options::WeightsOptions;
 
 /// Look into weights files, and convert them between layouts.
@@ -52,7 +52,7 @@ struct ConvertArgs {
     json: bool,
 }
 
-pub fn run(args: Args) -> Result<ExitCode> {
+pub fn run(args: Args) -> Result<Code> {
     match args.command {
         Command::Inspect(args) => {
             let found = inspect(&args.file, args.options.naming()?)?;
@@ -74,5 +74,5 @@ pub fn run(args: Args) -> Result<ExitCode> {
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }

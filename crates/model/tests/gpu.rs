@@ -16,8 +16,14 @@ use manyheads_model::{Kernel, Ops};
 /// The fused form on the GPU has the values and gradients of the plain form on the CPU.
 #[track_caller]
 fn agree(fused: Flat<'_>, plain: Flat<'_>, inputs: &[Vec<f32>], what: &str) {
+    equals(fused, &run(plain, inputs), inputs, what);
+}
+
+/// The fused form on the GPU has these values and gradients, and gives the same bits again.
+#[track_caller]
+fn equals(fused: Flat<'_>, expected: &[Vec<f32>], inputs: &[Vec<f32>], what: &str) {
     let got = run_on(&gpu(), fused, inputs);
-    for (part, (got, expected)) in got.iter().zip(&run(plain, inputs)).enumerate() {
+    for (part, (got, expected)) in got.iter().zip(expected).enumerate() {
         let part = if part == 0 { "the value".into() } else { format!("the gradient of input {part}") };
         close(got, expected, 1e-5, &format!("{what}: {part}"));
     }
@@ -26,7 +32,7 @@ fn agree(fused: Flat<'_>, plain: Flat<'_>, inputs: &[Vec<f32>], what: &str) {
 
 fn gpu() -> Device {
     // Seeking the fastest kernels takes minutes on a software adapter and changes no result beyond rounding.
-    let autotune = AutotuneConfig { level: AutotuneLevel::Minimal, ..AutotuneConfig::default() };
+    let autotune = AutotuneConfig { level: AutotuneLevel::Minimal, disable_cache: true, ..AutotuneConfig::default() };
     CubeClRuntimeConfig::try_set(CubeClRuntimeConfig { autotune, ..CubeClRuntimeConfig::default() });
     #[cfg(feature = "cuda")]
     if let Some(device) = cuda() {
@@ -43,7 +49,7 @@ fn cuda() -> Option<Device> {
 }
 
 /// Batches, tokens and widths: single ones, odd ones, and more than a piece of a sum and a pass of a workgroup take.
-const SHAPES: [[usize; 3]; 5] = [[1, 1, 1], [3, 2, 7], [2, 50, 65], [1, 197, 192], [2, 33, 1100]];
+const SHAPES: [[usize; 3]; 6] = [[1, 1, 1], [3, 2, 7], [2, 50, 65], [1, 197, 192], [2, 33, 1100], [1, 1025, 48]];
 
 #[test]
 fn hydra_attention_is_its_plain_form() {
@@ -110,9 +116,17 @@ fn a_residual_branch_is_its_plain_form() {
 /// Heads of one feature and of 130 are no business of tiles; others are, with rows and columns left over or none.
 #[test]
 fn softmax_attention_is_its_plain_form() {
-    for [batch, tokens, heads, head_width] in
-        [[1, 1, 1, 4], [2, 33, 3, 12], [1, 70, 2, 64], [1, 40, 1, 128], [1, 17, 2, 80], [2, 5, 4, 1], [1, 6, 1, 130]]
-    {
+    for [batch, tokens, heads, head_width] in [
+        [1, 1, 1, 4],
+        [2, 33, 3, 12],
+        [1, 70, 2, 64],
+        [1, 40, 1, 128],
+        [1, 17, 2, 80],
+        [2, 5, 4, 1],
+        [1, 6, 1, 130],
+        [1, 197, 12, 16],
+        [1, 1025, 3, 32],
+    ] {
         let scales = if head_width == 12 { &[1.0, 1e4][..] } else { &[1.0] };
         for scale in scales.iter().copied() {
             let shape = [batch, tokens, 3 * heads * head_width];
@@ -120,6 +134,64 @@ fn softmax_attention_is_its_plain_form() {
             let inputs = [input(1, batch * tokens, shape[2], scale)];
             let what = format!("{shape:?} of {heads} heads, of {scale}");
             agree(&form(ops::softmax_attention), &form(ops::softmax_attention_plain), &inputs, &what);
+        }
+    }
+}
+
+/// What rounds the operands is left out of the comparison: both see the same numbers. SPIR-V and CUDA have f16, bf16 is the driver's affair.
+#[test]
+fn softmax_attention_in_half_precision_is_f32_within_its_digits() {
+    let half = [FloatDType::F16, FloatDType::BF16].into_iter().filter(|float| gpu().supports_dtype(*float));
+    let half: Vec<_> = half.collect();
+    println!("{half:?}");
+    assert!(!half.is_empty() || !cfg!(any(feature = "vulkan", feature = "cuda")), "a device of SPIR-V or CUDA has f16");
+    for float in half {
+        let round = |x: Tensor<1>| x.cast(float).cast(FloatDType::F32);
+        for [batch, tokens, heads, head_width] in [[2, 33, 3, 12], [1, 197, 3, 64]] {
+            let shape = [batch, tokens, 3 * heads * head_width];
+            let inputs = [values(round(Tensor::from_data(&input(1, batch * tokens, shape[2], 1.0)[..], &Device::flex())))];
+            let fused = |x: &[Tensor<1>]| {
+                ops::softmax_attention(shaped::<3>(&x[0], shape).cast(float), heads).cast(FloatDType::F32).reshape([-1])
+            };
+            let plain = run(&|x| ops::softmax_attention_plain(shaped(&x[0], shape), heads).reshape([-1]), &inputs);
+            for (got, expected) in run_on(&gpu(), &fused, &inputs).iter().zip(&plain) {
+                close(got, expected, 1e-2, &format!("{shape:?} of {heads} heads in {float:?}"));
+            }
+        }
+    }
+}
+
+/// One head, a few, and heads of one feature; widths that vectors and bindings fit and others.
+#[test]
+fn linear_attention_is_its_plain_form() {
+    for [batch, tokens, heads, head_width] in [
+        [1, 1, 1, 4],
+        [2, 33, 3, 12],
+        [3, 2, 1, 7],
+        [1, 70, 3, 64],
+        [2, 5, 4, 1],
+        [1, 50, 5, 13],
+        [2, 197, 12, 16],
+        [1, 1025, 3, 32],
+    ] {
+        let kernels = if head_width == 12 { &Kernel::ALL[..] } else { &[Kernel::Cosine] };
+        for (kernel, scale) in kernels.iter().flat_map(|kernel| [(*kernel, 1.0), (*kernel, 1e4)]) {
+            // With large features the softmax of the features is a choice of one, and a rounding error of e^x a relative one of x.
+            if scale > 1.0 && (kernel == Kernel::Softmax || head_width != 12) {
+                continue;
+            }
+            let shape = [batch, tokens, 3 * heads * head_width];
+            let form = |f: fn(Tensor<3>, usize, Kernel) -> Tensor<3>| {
+                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), heads, kernel).reshape([-1])
+            };
+            let inputs = [input(1, batch * tokens, shape[2], scale)];
+            let what = format!("{kernel:?}, {shape:?} of {heads} heads, of {scale}");
+            // Its products are Burn's, whose long sums round otherwise than the CPU's: 1e-5 lies between the plain forms of the two.
+            let plain = run_on(&gpu(), &form(ops::linear_attention_plain), &inputs);
+            for (plain, expected) in plain.iter().zip(&run(&form(ops::linear_attention_plain), &inputs)) {
+                close(plain, expected, 5e-5, &what);
+            }
+            equals(&form(ops::linear_attention), &plain, &inputs, &what);
         }
     }
 }
@@ -183,7 +255,8 @@ fn strided_operands_are_read_in_order() {
     let (tokens, width) = (9, 36);
     let x = Tensor::<3>::from_data(TensorData::new(input(6, tokens, width, 1.0), [1, tokens, width]), &gpu());
     let transposed = x.clone().swap_dims(1, 2).reshape([1, width, tokens]).swap_dims(1, 2);
-    for op in [|x| ops::softmax_attention(x, 3), |x| ops::hydra_attention(x, Kernel::Cosine)] {
+    let linear = |x| ops::linear_attention(x, 3, Kernel::Cosine);
+    for op in [|x| ops::softmax_attention(x, 3), |x| ops::hydra_attention(x, Kernel::Cosine), linear] {
         assert_eq!(values(op(x.clone())), values(op(transposed.clone())));
     }
 }
@@ -192,7 +265,8 @@ fn strided_operands_are_read_in_order() {
 fn no_images_give_none() {
     let empty = Tensor::<3>::from_data(TensorData::new(Vec::<f32>::new(), [0, 4, 12]), &gpu());
     assert_eq!(ops::softmax_attention(empty.clone(), 1).dims(), [0, 4, 4]);
-    assert_eq!(ops::hydra_attention(empty, Kernel::Cosine).dims(), [0, 4, 4]);
+    assert_eq!(ops::hydra_attention(empty.clone(), Kernel::Cosine).dims(), [0, 4, 4]);
+    assert_eq!(ops::linear_attention(empty, 2, Kernel::Cosine).dims(), [0, 4, 4]);
 }
 
 #[test]
@@ -220,6 +294,7 @@ fn every_kernel_is_compiled_for_cuda() {
         let packed = [tokens_of(3 * width)];
         for kernel in Kernel::ALL {
             launch(&|x| ops::hydra_attention(shaped(&x[0], [batch, tokens, 3 * width]), kernel).reshape([-1]), &packed);
+            launch(&|x| ops::linear_attention(shaped(&x[0], [batch, tokens, 3 * width]), heads, kernel).reshape([-1]), &packed);
         }
         // Heads of other widths are no kernel of ours.
         let floats = if head_width % 4 == 0 { &[FloatDType::F32, FloatDType::BF16, FloatDType::F16][..] } else { &[] };

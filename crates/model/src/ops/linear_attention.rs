@@ -31,12 +31,14 @@ pub fn linear_attention_plain(qkv: Tensor<3>, heads: usize, kernel: Kernel) -> T
 }
 
 /// A backend with multi-head linear attention in one piece.
-#[backend_extension(Flex: cfg(feature = "flex"), Autodiff)]
+#[backend_extension(Cube: cfg(feature = "gpu"), Flex: cfg(feature = "flex"), Autodiff, Fusion: cfg(feature = "gpu"))]
 pub trait LinearAttentionOps: Backend {
     /// See [`linear_attention`](fn@linear_attention).
+    #[fusion(dtype = qkv, shape = attention::mixed(qkv))]
     fn linear_attention(qkv: FloatTensor<Self>, heads: usize, kernel: Kernel) -> FloatTensor<Self>;
 
     /// The gradient of `qkv` from that of the result.
+    #[fusion(dtype = qkv, shape = qkv)]
     fn linear_attention_backward(
         qkv: FloatTensor<Self>,
         gradient: FloatTensor<Self>,

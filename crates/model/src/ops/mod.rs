@@ -102,7 +102,7 @@ impl Form {
         match self {
             Self::Plain => false,
             Self::Cpu => true,
-            Self::Gpu => !matches!(operation, Fusible::Linear | Fusible::LinearAttention | Fusible::Patches),
+            Self::Gpu => !matches!(operation, Fusible::Linear | Fusible::Patches),
         }
     }
 }

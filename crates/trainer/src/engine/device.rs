@@ -58,12 +58,19 @@ impl DeviceName {
     /// # Errors
     /// [`Error::Failed`] where the program was built without that kind or the machine has none; it lists what there is.
     pub fn open(self) -> Result<OpenDevice> {
-        match self {
-            Self::Auto => quiet(auto),
-            Self::Cpu => cpu(),
-            Self::Wgpu(index) => quiet(|| wgpu(index)),
-            Self::Cuda(index) => quiet(|| cuda(index)),
+        if self == Self::Cpu {
+            return cpu();
         }
+        quiet(|| {
+            #[cfg(any(feature = "wgpu", feature = "cuda"))]
+            super::choices::keep();
+            match self {
+                Self::Auto => auto(),
+                Self::Cpu => cpu(),
+                Self::Wgpu(index) => wgpu(index),
+                Self::Cuda(index) => cuda(index),
+            }
+        })
     }
 }
 
@@ -204,6 +211,14 @@ fn pick(kind: &str, index: usize, devices: Vec<Device>, missing: &str) -> Result
             _ => format!("device {kind}:{index}: there is no such device; found {found}, numbered from 0"),
         }));
     };
+    #[cfg(feature = "vulkan")]
+    if is_software(&device) {
+        // CubeCL's SPIR-V for shared memory is valid only with VK_KHR_workgroup_memory_explicit_layout: without it Mesa's compiler crashes.
+        return Err(Error::Failed(format!(
+            "device {kind}:{index} is a software renderer, which cannot compile the SPIR-V of a program built with `--features vulkan`: build \
+             without that feature, or take --device cpu, which is faster"
+        )));
+    }
     let identity = device.identity();
     let name = identity.as_ref().map_or(String::new(), |identity| format!(" ({})", identity.name));
     let kernels = identity.map(|identity| identity.fingerprint);

@@ -1,5 +1,7 @@
 //! Training and evaluation.
 
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod choices;
 pub mod device;
 pub mod dry_run;
 mod erase;

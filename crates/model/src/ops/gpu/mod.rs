@@ -9,6 +9,7 @@ mod columns;
 mod gelu;
 mod hydra;
 mod layer_norm;
+mod linear_attention;
 mod loss;
 mod phi;
 mod residual;
