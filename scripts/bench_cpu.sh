@@ -10,7 +10,9 @@
 #   MODELS     presets, separated by spaces    ("tiny small")
 #   BATCH      images at once                  (8)
 #   STEPS      measured steps of a run         (5)
+#   PRECISIONS of the matrix products          ("f32"; "f32 bf16" for both)
 #   COMPILE    1: PyTorch's torch.compile too  (0)
+#   PLAIN      0: without Burn's operations    (1)
 set -eu
 rounds=${1:-5}
 manyheads=${MANYHEADS:-target/release/manyheads}
@@ -18,6 +20,7 @@ python=${PYTHON:-python3}
 models=${MODELS:-tiny small}
 batch=${BATCH:-8}
 steps=${STEPS:-5}
+precisions=${PRECISIONS:-f32}
 here=$(dirname "$0")
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
@@ -32,23 +35,33 @@ measure() { # key, command…
     fi
 }
 
+ours() { # key, options…
+    key=$1
+    shift
+    measure "$key" "$manyheads" bench "$mode" --preset "$model" --attention "$attention" --batch "$batch" --steps "$steps" --warmup 2 \
+        --set "train.precision=\"$precision\"" --set "eval.precision=\"$precision\"" --device cpu --json "$@"
+}
+
+peer() { # key, options…
+    key=$1
+    shift
+    [ "$precision" = f32 ] || set -- "$@" "--$precision"
+    measure "$key" "$python" "$here/bench_cpu_peer.py" "$mode" --model "deit_${model}_patch16_224" --attention "$attention" --batch "$batch" \
+        --steps "$steps" --warmup 2 "$@"
+}
+
 for round in $(seq "$rounds"); do
-    for mode in train infer; do
-        for model in $models; do
-            for attention in softmax hydra; do
-                case="$mode $model $attention"
-                printf 'round %s of %s: %s\n' "$round" "$rounds" "$case" >&2
-                measure "$case fused" "$manyheads" bench "$mode" --preset "$model" --attention "$attention" --batch "$batch" \
-                    --steps "$steps" --warmup 2 --device cpu --json
-                peer="$here/bench_cpu_peer.py $mode --model deit_${model}_patch16_224 --attention $attention --batch $batch --steps $steps --warmup 2"
-                # shellcheck disable=SC2086
-                measure "$case eager" "$python" $peer
-                if [ "${COMPILE:-0}" = 1 ]; then
-                    # shellcheck disable=SC2086
-                    measure "$case compiled" "$python" $peer --compile
-                fi
-                measure "$case plain" "$manyheads" bench "$mode" --preset "$model" --attention "$attention" --batch "$batch" \
-                    --steps "$steps" --warmup 2 --device cpu --ops plain --json
+    for precision in $precisions; do
+        for mode in train infer; do
+            for model in $models; do
+                for attention in softmax hydra; do
+                    case="$mode $model $attention $precision"
+                    printf 'round %s of %s: %s\n' "$round" "$rounds" "$case" >&2
+                    ours "$case fused"
+                    peer "$case eager"
+                    [ "${COMPILE:-0}" != 1 ] || peer "$case compiled" --compile
+                    [ "${PLAIN:-1}" != 1 ] || ours "$case plain" --ops plain
+                done
             done
         done
     done
@@ -72,8 +85,10 @@ titles = {
     "compiled": "PyTorch compiled",
     "fused": "manyheads",
 }
-print("| images/s | " + " | ".join(titles[c] for c in columns) + " | manyheads / eager | memory, manyheads | memory, eager |")
-print("|---|" + "---|" * (len(columns) + 3))
+peers = [column for column in columns if column in ("eager", "compiled")]
+heads = [titles[column] for column in columns] + [f"manyheads / {peer}" for peer in peers]
+print("| images/s | " + " | ".join(heads) + " | memory, manyheads | memory, eager |")
+print("|---|" + "---|" * (len(columns) + len(peers) + 2))
 for case in cases:
     def median(column, field):
         found = [run[field] for run in runs.get(f"{case} {column}", []) if run.get(field)]
@@ -81,8 +96,10 @@ for case in cases:
 
     speed = {column: median(column, "images_per_second") for column in columns}
     cells = [f"{speed[c]:.1f}" if speed[c] else "–" for c in columns]
-    ratio = f"**{speed['fused'] / speed['eager']:.2f}**" if speed.get("fused") and speed.get("eager") else "–"
+    ratios = [
+        f"**{speed['fused'] / speed[peer]:.2f}**" if speed.get("fused") and speed.get(peer) else "–" for peer in peers
+    ]
     memory = [median(c, "peak_memory_bytes") for c in ("fused", "eager")]
-    cells += [ratio] + [f"{m / 1e6:.0f} MB" if m else "–" for m in memory]
+    cells += ratios + [f"{m / 1e6:.0f} MB" if m else "–" for m in memory]
     print(f"| {case} | " + " | ".join(cells) + " |")
 EOF

@@ -6,6 +6,7 @@
 
 use crate::dropout::DropoutMasks;
 use crate::ops::Compute;
+use crate::pixels::Pixels;
 use crate::vit::{Drops, Heads, VisionTransformer};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Tensor};
@@ -32,13 +33,14 @@ impl VisionTransformer {
     /// Where shapes do not fit the model.
     pub fn recomputing<'a>(
         &'a self,
-        images: Tensor<4>,
+        pixels: impl Into<Pixels>,
         stochastic_depth: Option<Tensor<3>>,
         masks: Option<&'a DropoutMasks>,
     ) -> (Heads, Recomputation<'a>) {
-        let compute = self.compute(&images);
+        let pixels = pixels.into();
+        let compute = self.compute(&pixels);
         let drops = Drops { stochastic_depth, masks };
-        let embedded = self.embed(images, &drops, compute);
+        let embedded = self.embed(pixels, &drops, compute);
         // Below the lowest trained parameter no gradient is needed, and none is asked for.
         let mut trained = embedded.is_tracked();
         let mut x = leaf(&embedded, trained);

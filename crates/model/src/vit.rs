@@ -3,8 +3,9 @@
 use crate::architecture::Pool;
 use crate::block::Block;
 use crate::dropout::{DropoutMasks, drop};
-use crate::ops::{Compute, Ops};
+use crate::ops::{Compute, Form, Fusible, Ops};
 use crate::patch::PatchEmbedding;
+use crate::pixels::Pixels;
 use crate::precision::{Operation, layer_norm, linear};
 use burn::module::{Module, Param};
 use burn::nn::{LayerNorm, Linear};
@@ -84,25 +85,31 @@ impl VisionTransformer {
     ///
     /// # Panics
     /// Where shapes do not fit the model.
-    pub fn forward(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>) -> Tensor<2> {
-        self.heads(images, stochastic_depth).mean()
+    pub fn forward(&self, pixels: impl Into<Pixels>, stochastic_depth: Option<Tensor<3>>) -> Tensor<2> {
+        self.heads(pixels, stochastic_depth).mean()
     }
 
     /// The logits of each head apart, for training with distillation. Arguments as in [`Self::forward`].
     ///
     /// # Panics
     /// Where shapes do not fit the model.
-    pub fn heads(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>) -> Heads {
-        self.dropping(images, stochastic_depth, None)
+    pub fn heads(&self, pixels: impl Into<Pixels>, stochastic_depth: Option<Tensor<3>>) -> Heads {
+        self.dropping(pixels, stochastic_depth, None)
     }
 
     /// The same with dropout.
     ///
     /// # Panics
     /// Where shapes do not fit the model.
-    pub fn dropping(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>, masks: Option<&DropoutMasks>) -> Heads {
-        let compute = self.compute(&images);
-        let x = self.encode(images, stochastic_depth, masks);
+    pub fn dropping(
+        &self,
+        pixels: impl Into<Pixels>,
+        stochastic_depth: Option<Tensor<3>>,
+        masks: Option<&DropoutMasks>,
+    ) -> Heads {
+        let pixels = pixels.into();
+        let compute = self.compute(&pixels);
+        let x = self.encode(pixels, stochastic_depth, masks);
         self.classify(x, masks, compute)
     }
 
@@ -136,9 +143,10 @@ impl VisionTransformer {
     ///
     /// # Panics
     /// Where shapes do not fit the model.
-    pub fn tokens(&self, images: Tensor<4>) -> Tensor<3> {
-        let compute = self.compute(&images);
-        norm(&self.norm, self.encode(images, None, None), compute)
+    pub fn tokens(&self, pixels: impl Into<Pixels>) -> Tensor<3> {
+        let pixels = pixels.into();
+        let compute = self.compute(&pixels);
+        norm(&self.norm, self.encode(pixels, None, None), compute)
     }
 
     /// Tokens before the patches.
@@ -147,15 +155,23 @@ impl VisionTransformer {
         usize::from(self.cls_token.is_some()) + usize::from(self.dist_token.is_some()) + registers
     }
 
-    pub(crate) fn compute(&self, images: &Tensor<4>) -> Compute {
-        Compute::of(images, self.layout.ops, self.layout.norm_eps)
+    /// Side of the patches that [`ops::byte_patches`](crate::ops::byte_patches()) should cut for this network; `None` where its device takes
+    /// no bytes, or its operations are plain.
+    pub fn byte_patch(&self) -> Option<usize> {
+        let form = Form::of(&self.pos_embed.val(), self.layout.ops);
+        form.fuses(Fusible::BytePatches).then(|| self.patch_embed.proj.weight.dims()[2])
+    }
+
+    pub(crate) fn compute(&self, pixels: &Pixels) -> Compute {
+        let form = Form::of(&self.pos_embed.val(), self.layout.ops);
+        Compute { float: pixels.float(), form, norm_eps: self.layout.norm_eps }
     }
 
     /// Everything before the last norm. Shapes as in [`Self::forward`] and [`Self::tokens`].
-    fn encode(&self, images: Tensor<4>, stochastic_depth: Option<Tensor<3>>, masks: Option<&DropoutMasks>) -> Tensor<3> {
-        let compute = self.compute(&images);
+    fn encode(&self, pixels: Pixels, stochastic_depth: Option<Tensor<3>>, masks: Option<&DropoutMasks>) -> Tensor<3> {
+        let compute = self.compute(&pixels);
         let drops = Drops { stochastic_depth, masks };
-        let mut x = self.embed(images, &drops, compute);
+        let mut x = self.embed(pixels, &drops, compute);
         for (index, block) in self.blocks.iter().enumerate() {
             x = drops.block(block, index, x, compute);
         }
@@ -163,8 +179,8 @@ impl VisionTransformer {
     }
 
     /// The tokens that enter the first block, `[batch, tokens, width]` in f32.
-    pub(crate) fn embed(&self, images: Tensor<4>, drops: &Drops<'_>, compute: Compute) -> Tensor<3> {
-        let [batch, ..] = images.dims();
+    pub(crate) fn embed(&self, pixels: Pixels, drops: &Drops<'_>, compute: Compute) -> Tensor<3> {
+        let batch = pixels.batch();
         if let Some(factors) = &drops.stochastic_depth {
             assert_eq!(
                 factors.dims(),
@@ -173,7 +189,7 @@ impl VisionTransformer {
             );
         }
 
-        let mut patches = Operation::Tokens.operand(self.patch_embed.forward(images, compute), compute.float);
+        let mut patches = Operation::Tokens.operand(self.patch_embed.forward(pixels, compute), compute.float);
         if self.layout.no_embed_class {
             patches = patches + self.pos_embed.val();
         }

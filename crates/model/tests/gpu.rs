@@ -10,7 +10,7 @@ use common::fused::{Flat, close, dense, input, run, run_on, shaped, values};
 use common::network;
 use cubecl::config::autotune::{AutotuneConfig, AutotuneLevel};
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
-use manyheads_model::ops::{self, AdamW, Loss};
+use manyheads_model::ops::{self, AdamW, ByteImages, Loss};
 use manyheads_model::{Kernel, Ops};
 
 /// The fused form on the GPU has the values and gradients of the plain form on the CPU.
@@ -196,6 +196,43 @@ fn linear_attention_is_its_plain_form() {
     }
 }
 
+/// Lines of whole words and others, one channel and three, and a last word that is not full.
+#[test]
+fn patches_of_bytes_are_their_plain_form() {
+    for (shape, patch) in
+        [([2, 3, 32, 48], 16), ([1, 3, 224, 224], 16), ([3, 1, 28, 28], 7), ([1, 3, 9, 15], 3), ([2, 3, 12, 12], 6)]
+    {
+        let [_, channels, ..] = shape;
+        let count: usize = shape.iter().product();
+        let bytes: Vec<u8> = (0..count.next_multiple_of(4)).map(|place| (place * 37 % 256) as u8).collect();
+        let words: Vec<i32> = bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
+        let statistics = [[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]].map(|values| values[..channels].to_vec()).concat();
+        let images = |device: &Device| ByteImages {
+            words: Tensor::from_data(TensorData::new(words.clone(), [words.len()]), device),
+            shape,
+            normalisation: Tensor::from_data(TensorData::new(statistics.clone(), [2, channels]), device),
+        };
+        let plain = ops::byte_patches_plain(images(&Device::flex()), patch, FloatDType::F32);
+        let expected: Vec<f32> = bytes[..count].iter().map(|byte| f32::from(*byte) / 255.0).collect();
+        let normalised = images(&Device::flex()).normalised();
+        let [.., height, width] = shape;
+        let plane = |place: usize| place / (height * width) % channels;
+        let expected: Vec<f32> = expected
+            .iter()
+            .enumerate()
+            .map(|(place, v)| (v - statistics[plane(place)]) / statistics[channels + plane(place)])
+            .collect();
+        close(&values(normalised), &expected, 1e-6, "normalised");
+        let fused = ops::byte_patches(images(&gpu()), patch, FloatDType::F32);
+        assert_eq!(fused.dims(), plain.dims());
+        close(&values(fused), &values(plain.clone()), 1e-6, &format!("{shape:?} by {patch}"));
+        if gpu().supports_dtype(FloatDType::F16) {
+            let half = ops::byte_patches(images(&gpu()), patch, FloatDType::F16).cast(FloatDType::F32);
+            close(&values(half), &values(plain), 1e-3, &format!("{shape:?} by {patch} in f16"));
+        }
+    }
+}
+
 #[test]
 fn losses_are_their_plain_form() {
     for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
@@ -307,6 +344,14 @@ fn every_kernel_is_compiled_for_cuda() {
         for (with_features, with_samples) in [(false, false), (true, true), (false, true)] {
             let branch = Branch::new(rows, with_features, with_samples);
             launch(&|x| branch.fused(x), &branch.inputs());
+        }
+        for (patch, float) in [(16, FloatDType::F32), (16, FloatDType::BF16), (7, FloatDType::F32)] {
+            let images = ByteImages {
+                words: Tensor::zeros([3 * 28 * patch * patch], &device),
+                shape: [1, 3, 7 * patch, 16 * patch],
+                normalisation: Tensor::ones([2, 3], &device),
+            };
+            values(ops::byte_patches(images, patch, float).cast(FloatDType::F32));
         }
         for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
             launch(

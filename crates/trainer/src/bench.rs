@@ -18,7 +18,7 @@ use self::profile::StepProfile;
 use crate::config::{self, Loaded, Precision};
 use crate::engine::device::{self, DeviceName, OpenDevice};
 use crate::engine::step::{Learner, StepReport, Window};
-use crate::engine::upload::normalised;
+use crate::engine::upload::shown;
 use crate::error::{Error, Result};
 use crate::memory;
 use crate::recipe::schedule::Schedule;
@@ -148,8 +148,8 @@ pub fn infer(loaded: &Loaded, options: &Options) -> Result<Report> {
     let measurement = Measurement { loaded, open: &open, options, precision, passes: 1.0 };
     measurement.run(&mut || batch.images.clone(), &mut |edge, images| {
         edge.turn(Kind::Transfers)?;
-        let images = normalised(images, batch.shape, statistics, &open.device);
-        let logits = model.forward(images.cast(precision.float()), None);
+        let to = (model.byte_patch(), precision.float());
+        let logits = model.forward(shown(images, batch.shape, statistics, &open.device, to), None);
         edge.turn(Kind::Transfers)?;
         logits.try_into_data().map(drop).map_err(|e| Error::Failed(format!("the device failed: {e}")))
     })

@@ -8,6 +8,7 @@
 //! gives the same bits each time.
 
 mod adamw;
+mod byte_patches;
 mod gelu;
 mod hydra;
 mod layer_norm;
@@ -25,6 +26,7 @@ mod cpu;
 mod gpu;
 
 pub use adamw::{AdamW, AdamWOps, adamw_step, adamw_step_plain, sum_of_squares};
+pub use byte_patches::{ByteImages, BytePatchOps, Cut, byte_patches, byte_patches_plain};
 pub use gelu::{GeluOps, gelu, gelu_plain};
 pub use hydra::{HydraOps, hydra_attention, hydra_attention_plain};
 pub use layer_norm::{LayerNormOps, layer_norm, layer_norm_of_branch, layer_norm_plain};
@@ -57,6 +59,8 @@ pub enum Ops {
 pub enum Fusible {
     /// [`adamw_step`] and [`sum_of_squares`].
     AdamW,
+    /// [`byte_patches`](fn@byte_patches).
+    BytePatches,
     /// [`gelu`](fn@gelu).
     Gelu,
     /// [`hydra_attention`].
@@ -82,7 +86,7 @@ pub enum Fusible {
 pub enum Form {
     /// Nobody's: all are plain.
     Plain,
-    /// The CPU's, which has all.
+    /// The CPU's, which has all that work on floats.
     Cpu,
     /// A GPU's, where products of matrices are Burn's, which it tunes.
     Gpu,
@@ -101,7 +105,7 @@ impl Form {
     pub fn fuses(self, operation: Fusible) -> bool {
         match self {
             Self::Plain => false,
-            Self::Cpu => true,
+            Self::Cpu => operation != Fusible::BytePatches,
             Self::Gpu => !matches!(operation, Fusible::Linear | Fusible::Patches),
         }
     }

@@ -11,6 +11,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use cubecl::config::autotune::AutotuneLevel;
 use cubecl::config::cache::CacheConfig;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use cubecl::environment;
@@ -39,6 +40,9 @@ pub(super) fn keep() {
         }
         // Machines that share a home folder cannot share a database, which they map into memory; nor would one choose for the other.
         config.environment.name = machine();
+    }
+    if cfg!(test) {
+        config.autotune.level = AutotuneLevel::Minimal;
     }
     // An account of how long each kernel took, which is written with every choice and read by nothing here.
     if config.environment.records.level == RecordLevel::Basic {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device::failed;
 use super::protocol::Protocol;
-use super::upload::normalised;
+use super::upload::shown;
 use crate::config::Precision;
 use crate::error::{Error, Result};
 use crate::log::progress::Console;
@@ -145,8 +145,9 @@ impl Job<'_> {
                         continue;
                     }
                     let (mean, std) = self.loader.transform().normalisation();
-                    let images = normalised(batch.images, batch.shape, [mean, std], self.device);
-                    Some((self.model.forward(images.cast(self.compute), None), batch.labels, batch.items, batch.counted))
+                    let to = (self.model.byte_patch(), self.compute);
+                    let pixels = shown(batch.images, batch.shape, [mean, std], self.device, to);
+                    Some((self.model.forward(pixels, None), batch.labels, batch.items, batch.counted))
                 }
             };
             let done = next.is_none();

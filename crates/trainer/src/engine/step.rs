@@ -6,7 +6,7 @@ use manyheads_model::{Architecture, VisionTransformer};
 
 use super::device::failed;
 use super::gradients::GradientSum;
-use super::upload::normalised;
+use super::upload::{normalised, shown};
 use crate::checkpoint::PendingStep;
 use crate::config::{Config, LossKind};
 use crate::error::{Error, Result};
@@ -126,25 +126,34 @@ impl Learner {
         let (targets, blend) = mixing::apply(&mut batch, classes, &self.config);
         let targets = Tensor::from_data(TensorData::new(targets, [batch.items.len(), classes]), &device);
         let pixels = std::mem::replace(&mut batch.images, Images::F32(Vec::new()));
-        let on_device = matches!(pixels, Images::U8 { .. });
-        let mut images = normalised(pixels, batch.shape, [self.config.data.mean(), self.config.data.std()], &self.device);
-        if on_device {
-            images = blend.mix(images);
-        }
+        let statistics = [self.config.data.mean(), self.config.data.std()];
         // The network's products take the type of its images, and so do the teacher's; all else here is f32.
-        let images = Tensor::from_inner(images.cast(self.config.train.precision.float()));
+        let float = self.config.train.precision.float();
+        let mixes = matches!(pixels, Images::U8 { .. }) && !blend.is_none();
+        let (pixels, images) = if self.teacher.is_none() && !mixes {
+            let to = (self.model().byte_patch(), float);
+            (shown(pixels, batch.shape, statistics, &self.device, to).from_inner(), None)
+        } else {
+            let mut images = normalised(pixels, batch.shape, statistics, &self.device);
+            if mixes {
+                images = blend.mix(images);
+            }
+            let images: Tensor<4> = Tensor::from_inner(images.cast(float));
+            (images.clone().into(), Some(images))
+        };
         let seed = self.config.run.seed;
         let factors = stochastic_depth::factors(seed, batch.epoch, &batch.items, &batch.copies, &self.rates, &device);
-        let taught = self.teacher.as_ref().map(|teacher| teacher.targets(&images, &batch, &blend, classes, &device));
+        let taught = self.teacher.as_ref().zip(images);
+        let taught = taught.map(|(teacher, images)| teacher.targets(&images, &batch, &blend, classes, &device));
         let samples = Samples { seed, epoch: batch.epoch, items: &batch.items, copies: &batch.copies };
         let masks = samples.masks(&self.architecture, &device);
         let model = self.model();
         let (heads, kept) = match self.config.train.recompute {
             true => {
-                let (heads, kept) = model.recomputing(images, factors, masks.as_ref());
+                let (heads, kept) = model.recomputing(pixels, factors, masks.as_ref());
                 (heads, Some(kept))
             }
-            false => (model.dropping(images, factors, masks.as_ref()), None),
+            false => (model.dropping(pixels, factors, masks.as_ref()), None),
         };
         let fused = self.optimizer.fused();
         let base = |logits: Tensor<2>| match self.config.train.loss {

@@ -2,8 +2,10 @@
 //!
 //! The CPU backend takes what the loader normalised. A GPU gets bytes, a quarter of the transfer, and normalises, erases and mixes there.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use manyheads_data::{Images, PixelFormat};
+use manyheads_model::Pixels;
+use manyheads_model::ops::{ByteImages, byte_patches};
 
 use super::erase::erased;
 
@@ -20,10 +22,24 @@ pub(crate) fn format(eager: bool) -> PixelFormat {
 pub(crate) fn normalised(images: Images, shape: [usize; 4], [mean, std]: [&[f32]; 2], device: &Device) -> Tensor<4> {
     match images {
         Images::F32(values) => Tensor::from_data(pinned(TensorData::new(values, shape), device), device),
-        Images::U8 { values, patches } => {
-            let channels = |values: &[f32]| Tensor::<1>::from_data(values, device).reshape([1, values.len(), 1, 1]);
-            erased((bytes(values, device).reshape(shape).float() / 255.0 - channels(mean)) / channels(std), &patches, device)
+        Images::U8 { values, patches } => erased(bytes(values, shape, [mean, std], device).normalised(), &patches, device),
+    }
+}
+
+/// The same for a network that is shown the images as they are, in the float type `float`. `patch` is what its
+/// [`byte_patch`](manyheads_model::VisionTransformer::byte_patch) says: such a network gets bytes in one piece, where nothing is erased.
+pub(crate) fn shown(
+    images: Images,
+    shape: [usize; 4],
+    statistics: [&[f32]; 2],
+    device: &Device,
+    (patch, float): (Option<usize>, FloatDType),
+) -> Pixels {
+    match (images, patch) {
+        (Images::U8 { values, patches }, Some(patch)) if patches.is_empty() => {
+            Pixels::Patches(byte_patches(bytes(values, shape, statistics, device), patch, float))
         }
+        (images, _) => Pixels::Images(normalised(images, shape, statistics, device).cast(float)),
     }
 }
 
@@ -33,15 +49,13 @@ pub(super) fn pinned(mut data: TensorData, device: &Device) -> TensorData {
     data
 }
 
-/// Numbers from 0 to 255. They travel four to a word, since WGSL knows no bytes.
-fn bytes(mut values: Vec<u8>, device: &Device) -> Tensor<1, Int> {
-    let count = values.len();
-    values.resize(count.next_multiple_of(4), 0);
+fn bytes(mut values: Vec<u8>, shape: [usize; 4], [mean, std]: [&[f32]; 2], device: &Device) -> ByteImages {
+    values.resize(values.len().next_multiple_of(4), 0);
     let words: Vec<i32> = values.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect();
-    let rows = words.len();
-    let words = Tensor::<2, Int>::from_data(pinned(TensorData::new(words, [rows, 1]), device), device).expand([rows, 4]);
-    let shifts = Tensor::<1, Int>::from_data([0, 8, 16, 24], device).reshape([1, 4]).expand([rows, 4]);
-    words.bitwise_right_shift(shifts).bitwise_and_scalar(255).reshape([rows * 4]).narrow(0, 0, count)
+    let count = words.len();
+    let words = Tensor::from_data(pinned(TensorData::new(words, [count]), device), device);
+    let normalisation = Tensor::from_data(TensorData::new([mean, std].concat(), [2, mean.len()]), device);
+    ByteImages { words, shape, normalisation }
 }
 
 /// The same on the host, for what looks at a batch.
@@ -133,6 +147,34 @@ mod tests {
             }
         }
         assert_eq!(filled, 3 * (6 + 16 - 2 + 5 + 6));
+    }
+
+    /// A network that is shown patches gives the logits of one that is shown images; what is erased makes images of them again.
+    #[test]
+    #[cfg(feature = "wgpu")]
+    fn a_network_on_wgpu_takes_bytes_in_one_piece() {
+        let device = crate::engine::device::DeviceName::Wgpu(0).open().unwrap().device;
+        let text = "image_size = 12\npatch_size = 4\nwidth = 8\nheads = 2\ndepth = 1\nclasses = 3";
+        let model = |ops| {
+            let mut architecture = toml::from_str::<manyheads_model::ModelConfig>(text).unwrap().resolve().unwrap();
+            architecture.ops = ops;
+            architecture.init(&mut manyheads_data::random::stream(1, manyheads_data::random::Purpose::Init, 0, 0), &device)
+        };
+        let values: Vec<u8> = (0..864).map(|value| (value * 7 % 256) as u8).collect();
+        let (shape, statistics) = ([2, 3, 12, 12], [&[0.5, 0.4, 0.3][..], &[0.2, 0.3, 0.4]]);
+        let bytes = |patches| Images::U8 { values: values.clone(), patches };
+        let fused = model(manyheads_model::Ops::Fused);
+        let to = (fused.byte_patch(), FloatDType::F32);
+        assert_eq!(to.0, Some(4));
+        assert_eq!(model(manyheads_model::Ops::Plain).byte_patch(), None);
+        let pixels = shown(bytes(vec![]), shape, statistics, &device, to);
+        assert!(matches!(pixels, Pixels::Patches(_)));
+        let seen: Vec<f32> = fused.forward(pixels, None).into_data().try_into_vec().unwrap();
+        let expected = fused.forward(normalised(bytes(vec![]), shape, statistics, &device), None);
+        let expected: Vec<f32> = expected.into_data().try_into_vec().unwrap();
+        assert!(seen.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1e-5 * b.abs().max(1.0)), "{seen:?} {expected:?}");
+        let patch = (1, Patch { rect: Rect { x: 1, y: 1, width: 2, height: 2 }, values: vec![1.0; 3] });
+        assert!(matches!(shown(bytes(vec![patch]), shape, statistics, &device, to), Pixels::Images(_)));
     }
 
     #[test]

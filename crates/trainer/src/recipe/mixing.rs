@@ -20,6 +20,11 @@ impl Blend {
         Self { group: images.max(1), draws: vec![MixDraw::NONE] }
     }
 
+    /// Whether it leaves every image as it is.
+    pub fn is_none(&self) -> bool {
+        self.draws.iter().all(|draw| draw.kind == MixKind::None)
+    }
+
     /// Rows of numbers, one for each image, mixed as the images were.
     pub fn rows(&self, rows: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         let mix = |(group, draw): (&[Vec<f32>], &MixDraw)| -> Vec<Vec<f32>> {

@@ -5,6 +5,7 @@
 //! adds the pieces in their order, so that a device gives the same bits each time.
 
 mod adamw;
+mod byte_patches;
 mod columns;
 mod gelu;
 mod hydra;
