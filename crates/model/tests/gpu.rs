@@ -5,12 +5,16 @@
 mod common;
 
 use burn::tensor::{Device, DeviceKind, FloatDType, Tensor, TensorData};
+#[cfg(feature = "cuda")]
 use common::branch::Branch;
+use common::cases;
 use common::fused::{Flat, close, dense, input, run, run_on, shaped, values};
 use common::network;
 use cubecl::config::autotune::{AutotuneConfig, AutotuneLevel};
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
-use manyheads_model::ops::{self, AdamW, ByteImages, Loss};
+#[cfg(feature = "cuda")]
+use manyheads_model::ops::Loss;
+use manyheads_model::ops::{self, AdamW, ByteImages};
 use manyheads_model::{Kernel, Ops};
 
 /// The fused form on the GPU has the values and gradients of the plain form on the CPU.
@@ -55,62 +59,23 @@ const SHAPES: [[usize; 3]; 6] = [[1, 1, 1], [3, 2, 7], [2, 50, 65], [1, 197, 192
 fn hydra_attention_is_its_plain_form() {
     for kernel in Kernel::ALL {
         let shapes = if kernel == Kernel::Cosine { &SHAPES[..] } else { &SHAPES[1..3] };
-        for [batch, tokens, width] in shapes.iter().copied() {
-            for scale in [1.0, 1e4] {
-                // With large features the softmax of the features is a choice of one, and a rounding error of e^x a relative one of x.
-                if scale > 1.0 && kernel == Kernel::Softmax {
-                    continue;
-                }
-                let shape = [batch, tokens, 3 * width];
-                let form =
-                    |f: fn(Tensor<3>, Kernel) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), kernel).reshape([-1]);
-                let inputs = [input(1, batch * tokens, 3 * width, scale)];
-                let what = format!("{kernel:?}, {shape:?} of {scale}");
-                agree(&form(ops::hydra_attention), &form(ops::hydra_attention_plain), &inputs, &what);
-            }
-        }
+        cases::hydra_attention(kernel, shapes, &agree);
     }
 }
 
 #[test]
 fn layer_norm_is_its_plain_form() {
-    // A single feature has no deviation: its norm is the shift, and its gradient a difference of equal numbers.
-    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
-        for scale in [1.0, 1e4] {
-            let shape = [batch, tokens, width];
-            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0), input(3, 1, width, 1.0)];
-            let form = |f: fn(Tensor<3>, Tensor<1>, Tensor<1>, f64) -> Tensor<3>| {
-                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone(), x[2].clone(), 1e-6).reshape([-1])
-            };
-            agree(&form(ops::layer_norm), &form(ops::layer_norm_plain), &inputs, &format!("{shape:?} of {scale}"));
-        }
-    }
+    cases::layer_norm(&SHAPES, &agree);
 }
 
 #[test]
 fn gelu_is_its_plain_form() {
-    for [batch, tokens, width] in SHAPES {
-        for scale in [1.0, 1e4] {
-            let shape = [batch, tokens, width];
-            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0)];
-            let form = |f: fn(Tensor<3>, Tensor<1>) -> Tensor<3>| {
-                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone()).reshape([-1])
-            };
-            agree(&form(ops::gelu), &form(ops::gelu_plain), &inputs, &format!("{shape:?} of {scale}"));
-        }
-    }
+    cases::gelu(&SHAPES, &agree);
 }
 
 #[test]
 fn a_residual_branch_is_its_plain_form() {
-    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
-        for (with_features, with_samples) in [(false, false), (true, true), (false, true)] {
-            let shape = [batch, tokens, width];
-            let branch = Branch::new(shape, with_features, with_samples);
-            let (fused, plain) = (|x: &[Tensor<1>]| branch.fused(x), |x: &[Tensor<1>]| branch.plain(x));
-            agree(&fused, &plain, &branch.inputs(), &format!("{shape:?}, features {with_features}, samples {with_samples}"));
-        }
-    }
+    cases::residual_branch(&SHAPES, &agree);
 }
 
 /// Heads of one feature and of 130 are no business of tiles; others are, with rows and columns left over or none.
@@ -235,24 +200,7 @@ fn patches_of_bytes_are_their_plain_form() {
 
 #[test]
 fn losses_are_their_plain_form() {
-    for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
-        for (batch, classes) in [(1, 2), (37, 10), (3, 1000)] {
-            for scale in [1.0, 1e4] {
-                let targets: Vec<f32> = input(7, batch, classes, 1.0).iter().map(|v| v.abs() / classes as f32).collect();
-                let form = |f: fn(Tensor<2>, Tensor<2>, Loss) -> Tensor<1>| {
-                    let targets = &targets;
-                    move |x: &[Tensor<1>]| {
-                        let targets = Tensor::<1>::from_data(&targets[..], &x[0].device()).reshape([batch, classes]);
-                        f(shaped(&x[0], [batch, classes]), targets, loss)
-                    }
-                };
-                // Without zeros: at 0 the plain binary cross-entropy has a corner in each of two parts, and the slope of neither.
-                let inputs = [dense(1, batch, classes, scale)];
-                let what = format!("{loss:?}, {batch} x {classes} of {scale}");
-                agree(&form(ops::loss_sum), &form(ops::loss_sum_plain), &inputs, &what);
-            }
-        }
-    }
+    cases::losses(&[(1, 2), (37, 10), (3, 1000)], &agree);
 }
 
 #[test]

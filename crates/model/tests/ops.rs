@@ -3,45 +3,24 @@
 mod common;
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use common::branch::Branch;
+use common::cases;
 use common::fused::{SHAPES, agree, close, dense, input, shaped, slopes, values};
 use common::{network, rng, unit_values};
-use manyheads_model::ops::{self, AdamW, Loss};
+use manyheads_model::ops::{self, AdamW};
 use manyheads_model::{Kernel, Ops};
 use rand::Rng;
 use rayon::ThreadPoolBuilder;
 
 #[test]
 fn layer_norm_is_its_plain_form() {
-    for [batch, tokens, width] in SHAPES {
-        for scale in [1.0, 1e4] {
-            let shape = [batch, tokens, width];
-            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0), input(3, 1, width, 1.0)];
-            let form = |f: fn(Tensor<3>, Tensor<1>, Tensor<1>, f64) -> Tensor<3>| {
-                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone(), x[2].clone(), 1e-6).reshape([-1])
-            };
-            // A single feature has no deviation: its norm is the shift, and its gradient a difference of equal numbers.
-            if width > 1 {
-                agree(&form(ops::layer_norm), &form(ops::layer_norm_plain), &inputs, &format!("{shape:?} of {scale}"));
-            }
-        }
-    }
+    cases::layer_norm(&SHAPES, &agree);
     let op = |x: &[Tensor<1>]| ops::layer_norm(shaped(&x[0], [3, 5]), x[1].clone(), x[2].clone(), 1e-6).reshape([-1]);
     slopes(&op, &[dense(1, 3, 5, 1.0), dense(2, 1, 5, 1.0), dense(3, 1, 5, 1.0)], "layer norm");
 }
 
 #[test]
 fn gelu_is_its_plain_form() {
-    for [batch, tokens, width] in SHAPES {
-        for scale in [1.0, 1e4] {
-            let shape = [batch, tokens, width];
-            let inputs = [input(1, batch * tokens, width, scale), input(2, 1, width, 1.0)];
-            let form = |f: fn(Tensor<3>, Tensor<1>) -> Tensor<3>| {
-                move |x: &[Tensor<1>]| f(shaped(&x[0], shape), x[1].clone()).reshape([-1])
-            };
-            agree(&form(ops::gelu), &form(ops::gelu_plain), &inputs, &format!("{shape:?} of {scale}"));
-        }
-    }
+    cases::gelu(&SHAPES, &agree);
     let op = |x: &[Tensor<1>]| ops::gelu(shaped(&x[0], [1, 4, 9]), x[1].clone()).reshape([-1]);
     slopes(&op, &[dense(1, 4, 9, 1.0), dense(2, 1, 9, 1.0)], "GELU");
 }
@@ -70,20 +49,7 @@ fn linear_layers_are_their_plain_form() {
 #[test]
 fn hydra_attention_is_its_plain_form() {
     for kernel in Kernel::ALL {
-        for [batch, tokens, width] in SHAPES {
-            for scale in [1.0, 1e4] {
-                let shape = [batch, tokens, 3 * width];
-                // With large features the softmax of the features is a choice of one, and a rounding error of e^x a relative one of x.
-                if scale > 1.0 && kernel == Kernel::Softmax {
-                    continue;
-                }
-                let inputs = [input(1, batch * tokens, 3 * width, scale)];
-                let form =
-                    |f: fn(Tensor<3>, Kernel) -> Tensor<3>| move |x: &[Tensor<1>]| f(shaped(&x[0], shape), kernel).reshape([-1]);
-                let what = format!("{kernel:?}, {shape:?} of {scale}");
-                agree(&form(ops::hydra_attention), &form(ops::hydra_attention_plain), &inputs, &what);
-            }
-        }
+        cases::hydra_attention(kernel, &SHAPES, &agree);
         let op = |x: &[Tensor<1>]| ops::hydra_attention(shaped(&x[0], [2, 5, 12]), kernel).reshape([-1]);
         slopes(&op, &[dense(1, 10, 12, 1.0)], &format!("{kernel:?}"));
     }
@@ -91,14 +57,7 @@ fn hydra_attention_is_its_plain_form() {
 
 #[test]
 fn a_residual_branch_is_its_plain_form() {
-    for [batch, tokens, width] in SHAPES.into_iter().filter(|shape| shape[2] > 1) {
-        for (with_features, with_samples) in [(false, false), (true, true), (false, true), (true, false)] {
-            let shape = [batch, tokens, width];
-            let branch = Branch::new(shape, with_features, with_samples);
-            let (fused, plain) = (|x: &[Tensor<1>]| branch.fused(x), |x: &[Tensor<1>]| branch.plain(x));
-            agree(&fused, &plain, &branch.inputs(), &format!("{shape:?}, features {with_features}, samples {with_samples}"));
-        }
-    }
+    cases::residual_branch(&SHAPES, &agree);
 }
 
 #[test]
@@ -145,24 +104,7 @@ fn patches_are_their_plain_form() {
 
 #[test]
 fn losses_are_their_plain_form() {
-    for loss in [Loss::SoftCrossEntropy, Loss::BinaryCrossEntropy] {
-        for (batch, classes) in [(1, 2), (3, 10), (8, 1000)] {
-            for scale in [1.0, 1e4] {
-                let targets: Vec<f32> = input(7, batch, classes, 1.0).iter().map(|v| v.abs() / classes as f32).collect();
-                let form = |f: fn(Tensor<2>, Tensor<2>, Loss) -> Tensor<1>| {
-                    let targets = &targets;
-                    move |x: &[Tensor<1>]| {
-                        let targets = Tensor::<1>::from_data(&targets[..], &x[0].device()).reshape([batch, classes]);
-                        f(shaped(&x[0], [batch, classes]), targets, loss)
-                    }
-                };
-                // Without zeros: at 0 the plain binary cross-entropy has a corner in each of two parts, and the slope of neither.
-                let inputs = [dense(1, batch, classes, scale)];
-                let what = format!("{loss:?}, {batch} x {classes} of {scale}");
-                agree(&form(ops::loss_sum), &form(ops::loss_sum_plain), &inputs, &what);
-            }
-        }
-    }
+    cases::losses(&[(1, 2), (3, 10), (8, 1000)], &agree);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod branch;
+pub mod cases;
 pub mod fused;
 pub mod network;
 pub mod reference;
