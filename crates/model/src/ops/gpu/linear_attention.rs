@@ -151,12 +151,19 @@ fn features_kernel<F: Float, N: Size>(
     let row = CUBE_POS * ROWS + UNIT_POS_Y as usize;
     let query = min(row, all - 1) * 3 * vectors;
     let key = query + vectors;
+    // One after the other, so that few numbers are alive at a time.
     let of_query = statistics::<F, N>(qkv, query, vectors, kernel, &mut scratch);
-    let of_key = statistics::<F, N>(qkv, key, vectors, kernel, &mut scratch);
     if row < all {
         let mut i = UNIT_POS_X as usize;
         while i < vectors {
             queries[row * vectors + i] = Vector::cast_from(phi::<N>(Vector::cast_from(qkv[query + i]), &of_query, kernel));
+            i += LANES;
+        }
+    }
+    let of_key = statistics::<F, N>(qkv, key, vectors, kernel, &mut scratch);
+    if row < all {
+        let mut i = UNIT_POS_X as usize;
+        while i < vectors {
             keys[row * vectors + i] = Vector::cast_from(phi::<N>(Vector::cast_from(qkv[key + i]), &of_key, kernel));
             i += LANES;
         }
