@@ -78,8 +78,8 @@ impl Place {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(args).current_dir(self.dir.path()).stdin(Stdio::null());
-        // What a GPU's kernels are chosen by lies in the user's cache folder, which is no affair of tests.
-        command.env("CUBECL_AUTOTUNE_CACHE", "0").env("CUBECL_THROUGHPUT_CACHE", "0");
+        // The user's cache folder, where choices of a GPU's kernels are kept, is no affair of tests.
+        command.env("XDG_CACHE_HOME", self.path("cache"));
         command
     }
 

@@ -20,6 +20,10 @@ use cubecl::records::RecordLevel;
 /// Free bytes without which nothing is kept; the database of a run takes about one hundredth.
 const ROOM: u64 = 64 << 20;
 
+/// Below a file there is no folder: where CubeCL cannot open a database it keeps everything in memory. To turn its caches off instead would
+/// have it measure the same things again and again in one process.
+const NOWHERE: &str = if cfg!(windows) { "NUL/manyheads" } else { "/dev/null/manyheads" };
+
 /// How long a database without choices has to have been left alone before it counts as damaged: another run may just be making it.
 const ALONE: Duration = Duration::from_secs(60);
 
@@ -30,14 +34,10 @@ pub(super) fn keep() {
     let mut config = CubeClRuntimeConfig::from_current_dir();
     let ours = matches!(config.environment.path, CacheConfig::Target);
     if ours {
-        match folder(std::env::var_os("XDG_CACHE_HOME"), std::env::home_dir()).filter(|folder| has_room(folder)) {
-            // The user's cache is no affair of this crate's tests.
-            Some(folder) if !cfg!(test) => config.environment.path = CacheConfig::Directory(folder),
-            _ => {
-                config.autotune.disable_cache = true;
-                config.throughput.disable_cache = true;
-            }
-        }
+        // The user's cache is no affair of this crate's tests.
+        let folder = if cfg!(test) { None } else { folder(std::env::var_os("XDG_CACHE_HOME"), std::env::home_dir()) };
+        let folder = folder.filter(|folder| has_room(folder)).unwrap_or_else(|| NOWHERE.into());
+        config.environment.path = CacheConfig::Directory(folder);
         // Machines that share a home folder cannot share a database, which they map into memory; nor would one choose for the other.
         config.environment.name = machine();
     }
@@ -48,9 +48,7 @@ pub(super) fn keep() {
     if config.environment.records.level == RecordLevel::Basic {
         config.environment.records.level = RecordLevel::Off;
     }
-    let config = config.override_from_env();
-    let kept = !config.autotune.disable_cache;
-    if CubeClRuntimeConfig::try_set(config) && ours && kept {
+    if CubeClRuntimeConfig::try_set(config.override_from_env()) && ours {
         remove_damaged();
     }
 }
