@@ -163,8 +163,7 @@ impl VisionTransformer {
     }
 
     pub(crate) fn compute(&self, pixels: &Pixels) -> Compute {
-        let form = Form::of(&self.pos_embed.val(), self.layout.ops);
-        Compute { float: pixels.float(), form, norm_eps: self.layout.norm_eps }
+        Compute { float: pixels.float(), ..Compute::of(&self.pos_embed.val(), self.layout.ops, self.layout.norm_eps) }
     }
 
     /// Everything before the last norm. Shapes as in [`Self::forward`] and [`Self::tokens`].

@@ -35,9 +35,14 @@ impl ByteImages {
 
 /// The normalised pixels of each patch in a row, patches row by row, in the float type `float`: `[batch, patches, channels * patch * patch]`.
 ///
-/// `patch` divides the sides of the images. Without autodiff.
+/// Without autodiff.
+///
+/// # Panics
+/// Where `patch` does not divide the sides of the images.
 pub fn byte_patches(images: ByteImages, patch: usize, float: FloatDType) -> Tensor<3> {
     let ByteImages { words, shape, normalisation } = images;
+    let [_, _, height, width] = shape;
+    assert!(height % patch == 0 && width % patch == 0, "images of {height} x {width} do not fit patches of {patch}");
     let cut = Cut { shape, patch, float };
     Tensor::from_dispatch(<Dispatch as BytePatchOps>::byte_patches(words.into_dispatch(), normalisation.into_dispatch(), cut))
 }
